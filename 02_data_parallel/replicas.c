@@ -2,7 +2,7 @@
 //
 //                first device                             the others
 //   broadcast    its parameters and statistics  ==>       a copy of them
-//   scatter      the images of a batch          ==>       their piece of them
+//   scatter      the inputs of a batch          ==>       their piece of them
 //   forward      its own piece                            their piece
 //   gather       the logits of the whole batch  <==       those of their piece
 //   loss         the caller's                             -
@@ -109,8 +109,8 @@ static void scatter_dlogits(Replica *replica)
 
 static void backward(Replica *replica) { model_backward(replica->model, NULL, NULL); }
 
-// The first device adds up all gradients, always in the same order, so that a repeated run gives
-// the same bits. The loss is a mean over the whole batch, so the sum needs no division.
+// The first device adds up all gradients, always in the same order, so that the same gradients
+// give the same bits. The loss is a mean over the whole batch, so the sum needs no division.
 static void reduce(Replica *replica)
 {
     Replicas *all = replica->all;
@@ -153,7 +153,7 @@ static void do_phase(void *arg, int i)
     trace_end();
 }
 
-// Adds the time since the last call to this phase. Evaluation is not timed.
+// Adds to this phase the time since the last call. Evaluation is not timed.
 static void count_time(Replicas *all, Phase phase)
 {
     double now = clock_now();

@@ -1,4 +1,4 @@
-// spawn.h - one process for each device, as torch.multiprocessing.spawn starts them.
+// spawn.h - one process for each rank, as torch.multiprocessing.spawn starts them.
 #pragma once
 #include "args.h"
 #include "comm.h"

@@ -1,10 +1,11 @@
-// stop.h - after Ctrl-C or SIGTERM, all ranks stop after the same step.
+// stop.h - if a signal asks one rank to end, all ranks stop after the same step.
 #pragma once
 #include "comm.h"
 #include "model.h"
 
 typedef struct Stop Stop;
-// From now on a signal only asks for a stop: interrupt_requested stays 0 until all ranks agree.
+// From now on the first signal only asks for a stop: interrupt_requested stays 0 until all ranks
+// agree.
 Stop *stop_new(Model *model, Comm *comm);
 // Call it after each step.
 void stop_agree(Stop *stop);

@@ -1,18 +1,18 @@
 // amp.c - mixed precision.
 //
-// 16-bit numbers take half the memory and half the traffic, and processors multiply them several
-// times as fast. But they have too few digits for long sums and for small changes of large numbers.
-// So both kinds are used:
+// 16-bit numbers take half the memory and half the traffic, and some processors multiply them
+// several times as fast. But they have too few digits for long sums and for small changes of large
+// numbers. So both kinds are used:
 //
 //   short (bf16, fp16)   images, activations and their gradients, weights that convolutions read
-//   f32                  sums inside a convolution, statistics of a batch, the loss; gradients of
-//                        parameters, their sum over ranks, the optimizer and the weights it changes
+//   f32                  sums inside a convolution, statistics of a batch, logits, the loss;
+//                        gradients of parameters, the optimizer and the weights it changes
 //
 // bf16 has the range of f32. fp16 does not: small gradients would become 0. So the loss is
 // multiplied by a large scale, and so are all gradients of backward. The averaged gradients are f32
 // and are divided by the scale again. If the scale was too large, some gradient overflows to
-// infinity; then that step is skipped and the scale is halved. All ranks decide alike: each checks
-// whether the average is finite, which it is not if any rank's gradient was infinite.
+// infinity; then that step is skipped, and a scale that adapts is halved. All ranks decide alike:
+// each checks whether the average is finite, which it is not if any rank's gradient was infinite.
 #include "amp.h"
 #include "agree.h"
 #include "check.h"
@@ -78,7 +78,8 @@ static Type type_named(const char *name)
     return strcmp(name, "bf16") == 0 ? TYPE_BF16 : strcmp(name, "fp16") == 0 ? TYPE_F16 : TYPE_F32;
 }
 
-// With --amp auto, an fp16 run resumes in fp16, unless the device only emulates fp16.
+// With --amp auto, a run resumes in fp16 if its file has a loss scale (not 1), unless rank 0's
+// device only emulates fp16.
 Type amp_type(const AmpConfig *config, const Dataset *data, const World *world,
               const Device *device, const char *from)
 {
@@ -164,9 +165,9 @@ void amp_wait(Amp *amp)
 
 // ==== A batch in parts ===========================================================================
 //
-// Several forward and backward passes add up to the gradients of one large batch, need memory only
-// for a small one, and communicate only once. BatchNorm sees one part at a time, so a network with
-// BatchNorm learns slightly different weights than from the large batch.
+// Several forward and backward passes add up to the gradients of one large batch, keep only a small
+// one's activations, and send gradients only once. BatchNorm sees one part at a time, so a network
+// with BatchNorm learns slightly different weights than from the large batch.
 
 // On a GPU each part must start at a multiple of 16 bytes: 8 numbers of 16 bits.
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size)

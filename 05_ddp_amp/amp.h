@@ -11,7 +11,7 @@ typedef struct AmpConfig {
     const char *mode;           // auto, off, bf16, fp16
     double loss_scale;          // 0: adaptive in fp16, otherwise none
     int growth_interval;        // steps without an overflow after which the scale doubles
-    int accumulate;             // parts of a batch
+    int accumulate;             // a batch is cut into at most so many parts
     double clip_norm;           // 0: gradients are not clipped
     const char *compress;       // none, bf16, fp16
 } AmpConfig;

@@ -1,11 +1,11 @@
-// launch.c - starts this machine's ranks, and restarts all when one has failed: a small torchrun.
+// launch.c - starts this machine's ranks, and can restart all when one fails: a small torchrun.
 //
 //   launch   binds | fork fork | watches: deaths, signals  | ends all | pause | fork fork | ...
 //   rank 0         | exec | meet | step | step | waits ...         |        | exec | resume ...
 //   rank 1         |   exec | meet | step | step X                 |        |   exec | resume ...
 //
 // Several machines have a launch each. They do not communicate: when a rank fails, all ranks end,
-// and every launch restarts its own.
+// and every launch may restart its own.
 //
 // launch starts any program. If the program sends heartbeats (alive.h), launch reports how far a
 // failed rank had come.
@@ -50,7 +50,7 @@ static void add_options(Args *args, Launch *l)
 
 static void parse(Launch *l, int argc, char **argv)
 {
-    Args args = { .summary = "Starts a program once per rank, and restarts all when one fails.",
+    Args args = { .summary = "Starts a program once per rank, and can restart all when one fails.",
                   .operands = "-- PROGRAM [ARGUMENTS]" };
     add_options(&args, l);
     args_parse(&args, argc, argv);

@@ -9,8 +9,8 @@
 //                           rank 1    2     3     4
 //                           rank 2      7     6     5
 //
-// So all ranks have the same number of steps. In each step, their batches together are the batch
-// that a single process would take. Only the last step may have more: the padding.
+// So all ranks have the same number of steps. In each step but the last, their batches together
+// hold the samples that a single process would take with the same global batch.
 #include "sampler.h"
 #include "check.h"
 #include "rng.h"
@@ -21,7 +21,7 @@ void sampler_options(Args *args, bool *drop_last)
 {
     args_add(args, ARGS_ROWS(
         { "drop-last", 0, ARG_FLAG, drop_last, NULL,
-          "drop samples that ranks cannot share evenly, instead of using some twice" }));
+          "drop samples that ranks cannot share evenly, instead of using some again" }));
 }
 
 void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int64_t seed, int rank,
@@ -32,7 +32,7 @@ void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int
           "%d samples are not enough for %d ranks", count, size);
 }
 
-// Rounded up: every sample is used, and a few may be used twice. With drop_last, rounded down: the
+// Rounded up: every sample is used, and some may be used again. With drop_last, rounded down: the
 // last few of the epoch's order are dropped.
 int sampler_share(const Sampler *sampler)
 {
@@ -43,7 +43,7 @@ int sampler_share(const Sampler *sampler)
 
 void sampler_set_epoch(Sampler *sampler, int64_t epoch) { sampler->epoch = epoch; }
 
-// The order of the whole epoch, the same on all ranks: it depends on seed + epoch alone.
+// The order of the whole epoch, the same on all ranks.
 static int32_t *epoch_order(const Sampler *sampler)
 {
     int32_t *order = xmalloc((size_t)sampler->count * sizeof *order);

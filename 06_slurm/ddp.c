@@ -15,7 +15,7 @@ struct Ddp {
     DdpConfig config;
     Model *model;
     size_t count;               // floats to average: the gradients, then stop.c's
-    Comm *comm;                 // for gradients, and for state and hashes at start and end
+    Comm *comm;                 // for gradients, state and hashes; stop.c uses it, too
     Comm *norms;                // for BatchNorm, whose sums must not wait for a bucket
     Stream *stream;             // on which buckets are sent
     DdpHook hook;

@@ -73,7 +73,7 @@ static int either(int option, const char *variable)
 }
 
 // launch passes rank 0 a socket that is bound already, so that no other program can take the port.
-// False: there is none.
+// False: there is none for this port.
 static bool inherit_socket(TcpStoreConfig *store)
 {
     store->socket = number("DDP_LISTEN");

@@ -5,7 +5,7 @@
 //       step  srun             SLURM_STEP_ID, SLURM_STEP_NUM_TASKS: perhaps fewer than the job's
 //         task                 SLURM_PROCID in the step, SLURM_LOCALID on this node
 //
-// Only a step's own variables are trusted.
+// Ranks and hosts come only from a step's own variables.
 #include "slurm.h"
 #include "rendezvous_file.h"
 
@@ -58,8 +58,7 @@ void slurm_rank(const RendezvousConfig *c, World *world)
                       .local_size = ranks ? count_ranks(ranks) : -1 };
 }
 
-// "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued. Two runs never
-// have the same name.
+// "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued.
 static const char *run_name(void)
 {
     static char text[64];
@@ -90,7 +89,7 @@ static const char *first_host(const char *list)
     return host;
 }
 
-// Below the ports that the system assigns. Two jobs on one node rarely get the same port.
+// Below the ports that Linux assigns by default. Two jobs on one node rarely get the same port.
 static int step_port(void)
 {
     const char *job = get("SLURM_JOB_ID"), *step = get("SLURM_STEP_ID");
@@ -120,7 +119,7 @@ static void leave_loopback(const char *host, TcpAddress address)
           "%s is %s on this host: no other host can reach it", host, address);
 }
 
-// Rank 0 listens and writes its address to a file, which the others read.
+// Rank 0 writes its address to a file, which the others read.
 static void place_by_file(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
 {
     const char *path = c->meet + strlen("file:");

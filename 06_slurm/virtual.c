@@ -5,9 +5,10 @@
 //   1 rank     ((a + b) + c) + d
 //   2 ranks    (a + b) + (c + d)        other bits, and after some steps other digits
 //
-// Integer addition does not round: every order gives the same bits. So the run has a fixed number
-// of virtual ranks. Each process computes some of them, one after the other, and adds up their
-// gradients as integers in units of 2^-40:
+// Integer addition does not round: every order gives the same bits. But within a batch, sums stay
+// floats, so the batches must not depend on the number of processes. So the run has a fixed number
+// of virtual ranks, each with its own batches. Each process computes some of them, one after the
+// other, and adds up their gradients as integers in units of 2^-40:
 //
 //   process 0   rank 0 | rank 1 | sum --+
 //                                       +-- all-reduce: the same bits in both

@@ -1,5 +1,5 @@
 // virtual.h - a fixed number of virtual ranks, computed by any number of processes that divides it.
-// Every such run ends with the same bits.
+// With the same device and number of threads, every such run ends with the same bits.
 #pragma once
 #include "amp.h"
 #include "sampler.h"
@@ -9,7 +9,8 @@ typedef struct VirtualConfig {
 } VirtualConfig;
 // Sets the default and adds the option.
 void virtual_options(Args *args, VirtualConfig *config);
-// Rejects options that need real ranks, and makes a GPU's operations deterministic.
+// With virtual ranks: rejects options that cannot be combined with them, and makes a GPU's
+// operations deterministic.
 void virtual_check_options(const Args *args, const VirtualConfig *config, const DdpConfig *ddp,
                            const AmpConfig *amp, OpsConfig *ops);
 
@@ -28,7 +29,8 @@ typedef struct Virtual {
 } Virtual;
 // Divides the ranks among the processes. Ends the run if the division leaves a remainder.
 void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world);
-// Call it when the model has its weights. Fails if the processes have different devices.
+// Call it when the model has its weights. With virtual ranks, fails if device_name differs between
+// the processes.
 void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *log);
 void virtual_end(Virtual *v);
 

@@ -7,8 +7,8 @@
 #include "optim.h"
 
 typedef struct DdpConfig {
-    double bucket_mb;           // MiB of gradients that are sent together; 0: all, after backward
-    bool overlap;               // buckets have their own stream and travel while backward runs
+    double bucket_mb;           // MiB, size of a bucket; 0: no buckets, all after backward
+    bool overlap;               // buckets travel while backward runs, if possible (see ddp_new)
     bool sync_bn;               // BatchNorm's statistics are those of all ranks' batches
     CommConfig comm;
 } DdpConfig;
@@ -34,5 +34,5 @@ void ddp_ready(void *arg, size_t offset, size_t count);
 // Later work on the compute stream sees gradients that are averaged over all ranks.
 void ddp_wait(Ddp *ddp);
 
-// Returns this rank's weight hash if all ranks have the same, else fails and names the ranks.
+// Returns this rank's weight hash. Rank 0 fails if hashes differ from its own, and names the ranks.
 uint64_t ddp_compare(Ddp *ddp, uint64_t hash);

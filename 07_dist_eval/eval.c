@@ -141,8 +141,8 @@ static void start_share(Eval *eval, Loader *loader)
     free(ids);
 }
 
-// BatchNorm's running statistics come from each rank's own images, so each rank would get different
-// results. All use rank 0's, which are also the ones that are saved.
+// Without --sync-bn, BatchNorm's running statistics come from each rank's own images, so each rank
+// would get different results. All use rank 0's, which are also the ones that are saved.
 void eval_begin(Eval *eval, Loader *loader)
 {
     Model *model = eval->model;

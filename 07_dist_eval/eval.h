@@ -1,5 +1,5 @@
-// eval.h - each rank evaluates a share of the test set, and all ranks get the result, which is the
-// same for any number of ranks. Also adds up the ranks' training statistics.
+// eval.h - each rank evaluates a share of the test set, and all ranks get the result, which does
+// not depend on the number of ranks. Also adds up the ranks' training statistics.
 #pragma once
 #include "args.h"
 #include "comm.h"
@@ -15,7 +15,7 @@ typedef struct EvalConfig {
 } EvalConfig;
 void eval_options(Args *args, EvalConfig *config);
 
-// On rank 0: fails if the result's files cannot be written.
+// On rank 0: fails if the result's file cannot be written.
 void eval_probe(const EvalConfig *config, const World *world);
 
 typedef struct Eval Eval;
@@ -24,7 +24,7 @@ Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *worl
                const Data *data, Log *log);
 void eval_free(Eval *eval);
 
-// All ranks call these functions once, and eval_batch for each batch of their share:
+// In each evaluation, all ranks call:
 //
 //   eval_begin(eval, loader);
 //   while ((batch = loader_next(loader))) {
@@ -39,7 +39,7 @@ void eval_begin(Eval *eval, Loader *loader);
 void eval_batch(Eval *eval, const Batch *batch);
 // Waits for all ranks. Returns the counts of all ranks; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
-// Rank 0 prints more lines about the last evaluation and writes its files.
+// Rank 0 prints more lines about the last evaluation and writes its file.
 void eval_print(Eval *eval);
 
 // The sum of all ranks' counts. Waits for the other ranks.

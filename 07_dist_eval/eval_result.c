@@ -1,4 +1,4 @@
-// eval_result.c - counts predictions, prints the results of an evaluation and writes its file.
+// eval_result.c - counts verdicts, prints a line for each class, and writes the predictions.
 #include "eval_result.h"
 #include "output.h"
 #include "alive.h"
@@ -92,7 +92,7 @@ static void print_class(const Result *r, int label, Log *log)
 }
 
 //   index,label,prediction,class,predicted
-//   0,3,5,cat,dog                      and the file, if it is a picture
+//   0,3,5,cat,dog                      and the file, of a folder of pictures
 static void print_predictions(const Result *r, FILE *out)
 {
     const Data *data = r->data;

@@ -16,7 +16,7 @@ bool result_claim(const ResultConfig *config, Error *err);
 typedef struct Result {
     const Data *data;
     Stats stats;
-    int64_t *counts;        // (classes, 3): images, in the top 1, in the top 5; see result_count
+    int64_t *counts;        // (classes, 3): all, in the top 1, in the top 5; and see result_count
     size_t counted;         // length of counts
     Verdict *verdicts;      // (test labels) in their order, or NULL
 } Result;
@@ -26,9 +26,9 @@ void result_init(Result *result, const Data *data, bool verdicts);
 void result_free(Result *result);
 void result_clear(Result *result);
 
-// Adds a verdict, unless its label is -1. The loss is rounded to a multiple of 2^-32 and added up
-// as two integers, so the sum does not depend on the order: stats.loss_sum has the whole part, the
-// last of counts the fraction.
+// Adds a verdict, unless its label is negative. The loss is rounded to a multiple of 2^-32 and
+// added up as two integers, so the sum does not depend on the order: stats.loss_sum has the whole
+// part, the last of counts the fraction.
 void result_count(Result *result, const Verdict *verdict);
 // Completes stats.loss_sum. Call it when the counts of all processes are added up.
 void result_sum(Result *result);

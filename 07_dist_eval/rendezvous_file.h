@@ -1,7 +1,7 @@
 // rendezvous_file.h - a file on a disk that all machines share. It holds the address of rank 0 and
 // the run's token.
 //
-//   rank 0   listens | writes the file | meets ... all are there | removes it
+//   rank 0   binds   | writes the file | meets ... all are there | removes it
 //   others   look ...................| read it | meet
 //
 // The file names its run: ranks ignore a file of an earlier run, and the next rank 0 replaces it.

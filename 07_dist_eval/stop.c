@@ -1,4 +1,4 @@
-// stop.c - after Ctrl-C or SIGTERM, all ranks stop after the same step.
+// stop.c - if a signal asks one rank to end, all ranks stop after the same step.
 //
 // A rank that stopped on its own would leave the others waiting for its gradients. So a signal only
 // sets a float after the gradients, which is averaged with them. Every rank then sees an average

@@ -64,10 +64,10 @@ static void train_options(Args *args, Config *c)
 {
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of each process", 1, 65536 },
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size (of each rank)", 1, 65536 },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: "
-          "its share of the cores)", .min = 0, .max = 1024, .local = true },
+          "OMP_NUM_THREADS, or its share of the cores)", .min = 0, .max = 1024, .local = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: no limit)", 0, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL,
@@ -104,8 +104,8 @@ static void parse(Args *args, Config *c, int argc, char **argv)
 typedef struct Job {
     const Args *args;
     const Config *config;
-    const char *from;       // the checkpoint that this run resumes, or NULL
-    const char *save;       // the checkpoint that this run writes, or NULL
+    const char *from;       // the checkpoint of --resume, or NULL
+    const char *save;       // where this process saves, or NULL
     int epochs;             // of the whole run
     Data data;
     Log *log;
@@ -113,13 +113,13 @@ typedef struct Job {
     Ops *ops;
     Model *model;
     Optim *optim;           // SGD or AdamW, with its state for each parameter
-    Scalars *scalars;       // device memory: learning rate and so on, for the optimizer
+    Scalars *scalars;       // device memory: learning rate and so on
     Stats *train_stats;     // device memory: sums over the current epoch
     Eval *eval;
     Loader *train, *test;
     const Batch *batch;     // the current batch
     Replay *replay;         // recordings of train_step
-    TrainState state;       // how far the run is: a checkpoint holds this and the weights
+    TrainState state;       // how far the run is; saved in checkpoints
     World world;            // this process's rank, and the number of ranks
     Sampler sampler;
     Ddp *ddp;
@@ -133,7 +133,7 @@ typedef struct Job {
 static int samples_per_epoch(const Job *job) { return sampler_share(&job->sampler); }
 static int global_batch(const Job *job) { return job->config->batch_size * job->virtual.ranks; }
 
-// Gives the loader this epoch's samples, in the order of torch.randperm, seeded with seed + epoch.
+// Gives the loader its samples of this epoch. Their order depends on seed + epoch.
 static void choose_samples(Job *job)
 {
     int count = samples_per_epoch(job) * job->virtual.count;
@@ -188,7 +188,7 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// The number of a step counts from 0 in each epoch.
+// step: counted from 0 in each epoch.
 static double learning_rate(const Job *job, int64_t step)
 {
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
@@ -213,8 +213,8 @@ static bool should_stop(const Job *job)
 
 // ---- Reading the device -------------------------------------------------------------------------
 
-// Waits for the device. Ends the run if a loss or a gradient was not finite. Every save comes after
-// this check.
+// Waits for the device. Ends the run if a loss or a gradient was not finite, unless the loss scale
+// adapts to that. Every save comes after this check.
 static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;
@@ -290,8 +290,8 @@ static void save_midway(Job *job)
     save(job, "");
 }
 
-// Saves twice: before the evaluation, so that no step is lost if the evaluation fails, and after
-// it, as the start of the next epoch.
+// Saves before the evaluation, so that no step is lost if the evaluation fails, and after it, as
+// the start of the next epoch.
 static void finish_epoch(Job *job)
 {
     save_midway(job);
@@ -452,7 +452,7 @@ static void close_job(Job *job)
     trace_close();
 }
 
-// New weights, or those of a checkpoint.
+// New weights, or those of --init; to evaluate, those of --resume or --init.
 static void load_weights(Job *job)
 {
     Error error;
