@@ -11,8 +11,8 @@
 // With 16-bit types, a convolution reads a 16-bit copy of the live taps. Where a library's type is
 // not the one ops.h promises, a kernel converts the data in scratch memory.
 //
-// A small convolution leaves most of a large GPU idle, and nothing in backward waits for gradients
-// of weights. So these are computed on a stream of their own, until ops_join.
+// A small convolution leaves most of a large GPU idle, and no layer's backward needs the gradients
+// of other layers' weights. So these are computed on a stream of their own, until ops_join.
 #include "alive.h"
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
