@@ -179,14 +179,14 @@ TEST(bad_files_are_refused)
 
     uint8_t *bytes = file_read("420", &size);
     jpeg_set_size(bytes, 0xC0, 50000, 50000);
-    refused("huge.jpg", bytes, size, "more than 179 million pixels");
+    refused("huge.jpg", bytes, size, "more than 178,956,970 pixels");
     jpeg_set_size(bytes, 0xC0, 0, 50000);
     refused("none.jpg", bytes, size, "");
     free(bytes);
 
     bytes = file_read("png_rgb", &size);
     png_set_size(bytes, 50000, 50000);
-    refused("huge.png", bytes, size, "more than 179 million pixels");
+    refused("huge.png", bytes, size, "more than 178,956,970 pixels");
     png_set_size(bytes, 1000000, 1);
     refused("long.png", bytes, size, "more than 65,535 pixels wide or high");
     png_set_size(bytes, 0xFFFFFFFF, 1);

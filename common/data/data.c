@@ -39,7 +39,7 @@ void data_options(Args *args, DataConfig *config)
         { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches",
           .min = 0, .max = 64, .local = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
-          "crop and flip training images at random; text: cut new windows in each epoch" }));
+          "randomly crop and flip training images (not digits, clothes); text: shift windows" }));
 }
 
 // --- the sets, and where to look for them --------------------------------------------------------
@@ -50,7 +50,7 @@ typedef struct KnownSet {
     const char *name;
     const char *folder;         // under data/
     const char *system_folder;  // where a package puts it, or NULL
-    const char *probe;          // the file that identifies its directory
+    const char *probe;          // a file of its directory (set_in_directory)
     bool (*read)(Data *data, const char *dir, const char *hint, Error *err);
     int classes;
     bool jitter;                // crop and flip: not for digits and clothes
@@ -117,8 +117,8 @@ static bool set_find(const KnownSet *set, char dir[PATH_MAX])
     return !data_file_missing(dir);
 }
 
-// Returns the set in this directory, or NULL. MNIST and Fashion-MNIST have the same file names and
-// sizes, so the directory's name decides.
+// Returns the set in this directory, or NULL. MNIST and Fashion-MNIST have the same file names, so
+// the word "fashion" in the path decides.
 static const KnownSet *set_in_directory(const char *dir)
 {
     char path[PATH_MAX];
@@ -159,7 +159,7 @@ static bool set_open(Data *data, const KnownSet *set, const char *dir, const Dat
     return set->read(data, dir, hint, err);
 }
 
-// Normalises with ImageNet's mean and deviation, as torchvision's examples do for all pictures.
+// Normalises all pictures with ImageNet's mean and deviation, as torchvision's examples do.
 static bool folder_data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
     static const KnownSet folder = { "folder", .mean = { 0.485f, 0.456f, 0.406f },
@@ -208,7 +208,7 @@ static bool dataset_cut_to(Dataset *set, int count, const char *option, const ch
                            Error *err)
 {
     if (count > set->count)
-        return error_set(err, "0 uses all samples", "%s %d: %s has only %d samples", option, count,
+        return error_set(err, "0 uses all samples", "%s %d: %s has only %d of these", option, count,
                          name, set->count);
     if (count > 0)
         dataset_cut(set, count);

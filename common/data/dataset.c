@@ -1,4 +1,4 @@
-// dataset.c - memory and checksum of a data set, for its readers.
+// dataset.c - memory, checksum and labels of a data set.
 #include "data/formats.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "data.h"
 #include <zlib.h>
 
-// A file, plain or gzipped. `hint` is the hint of every error about it.
+// A file, plain or gzipped. Errors of the functions below have its hint.
 typedef struct DataFile {
     const char *path, *hint;
     gzFile gz;
@@ -11,14 +11,13 @@ typedef struct DataFile {
     uint32_t crc;           // of the bytes read so far
 } DataFile;
 
-// Opens a file, or returns -1. Refuses anything but a regular file, and never waits (opening a FIFO
-// would wait for a writer).
+// Opens a regular file. Returns -1 for anything else; for a FIFO it does not wait for a writer.
 int data_file_descriptor(const char *path, const char *hint, int64_t *size, Error *err);
 bool data_file_open(DataFile *file, const char *path, const char *hint, Error *err);
 void data_file_close(DataFile *file);
 // Reads exactly this many bytes, uncompressed if the file is gzipped.
 bool data_file_read(DataFile *file, void *to, size_t bytes, Error *err);
-// Fails unless everything has been read and, in a gzipped file, its checksum is right.
+// Fails if there are more bytes to read or, in a gzipped file, the checksum is wrong.
 bool data_file_end(DataFile *file, Error *err);
 
 bool data_file_missing(const char *path);

@@ -31,9 +31,8 @@ static void file_add(Folder *folder, const char *path, int label)
     folder->files[folder->count++] = (FolderFile){ xstrdup(path), label };
 }
 
-// An entry's type (DT_REG, ...), or that of a link's target. Directories list the types of their
-// entries, so that a million pictures need no stat; a few file systems leave them out. DT_LNK or
-// DT_UNKNOWN: stat failed.
+// An entry's type (DT_REG, ...), or that of a link's target. Most file systems list types with the
+// names: then only links need stat. DT_LNK or DT_UNKNOWN: stat failed.
 static int entry_type(const char *path, const struct dirent *entry)
 {
     struct stat info;
@@ -105,7 +104,8 @@ static bool class_add(Folder *folder, const char *set, const char *class, int la
 
 static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
-// The sorted names of the folders in `path`, or -1. The caller frees them.
+// Sets *names, which the caller frees, to the sorted names of the folders in `path`. Returns how
+// many they are, or -1. Hidden folders do not count.
 static int folders_in(const char *path, char ***names, Error *err)
 {
     struct dirent **entries;

@@ -8,11 +8,11 @@
 //
 // Only names that end in .jpg, .jpeg or .png count, in upper or lower case, and files next to the
 // class folders do not. Unlike ImageFolder, this skips hidden files and folders, and ImageFolder's
-// other types (.bmp, .webp, ...). Each of these is an error: empty files, pipes and devices, broken
-// and circular links, folders that cannot be read, a class without pictures, a single class,
-// classes of val that differ from those of train, train without val.
+// other types (.bmp, .webp, ...). Each of these is an error: a class without pictures, a single
+// class, classes of val that differ from those of train, train or val alone; and in the folder of a
+// class, pipes and devices, broken and circular links, folders that cannot be read.
 //
-// Each file needs about 32 bytes and its path in the tree: 90 MB for ImageNet's 1.28 million files.
+// Each file needs about 32 bytes and its path in the tree: about 90 MB for ImageNet's 1.28 million.
 #pragma once
 #include "check.h"
 #include <stddef.h>
@@ -35,11 +35,11 @@ typedef struct Folder {
 
 // On an error it frees everything.
 bool folder_open(Folder *folder, const char *path, Error *err);
-// Fails if one of files first .. end - 1 is empty.
+// Fails if one of files first .. end - 1 is missing or empty.
 bool folder_check(const Folder *folder, int first, int end, Error *err);
 void folder_close(Folder *folder);
 
-enum { FOLDER_FILE_BYTES = 256 << 20 }; // a larger file is refused
+enum { FOLDER_FILE_BYTES = 256 << 20 }; // folder_read refuses a larger file
 
 // Begin with { 0 }; folder_read grows the memory and reuses it.
 typedef struct FileBytes {
@@ -48,9 +48,10 @@ typedef struct FileBytes {
 } FileBytes;
 
 // Thread-safe, if each thread has its own `to`. The caller frees to->bytes. Fails if the file is
-// too large. A file that cannot be read ends the program: a failing disk is no bad picture.
+// too large, or shrinks meanwhile. A file that cannot be opened or read ends the program: a failing
+// disk is no bad picture.
 bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err);
-// For messages: "DIR/train/cat/1.jpg", shortened to size.
+// Writes "DIR/train/cat/1.jpg" to name, shortened to size.
 void folder_name(const Folder *folder, int file, char *name, size_t size);
 
 // The first and the last 8 bytes of a file; zeros if it has fewer than 16.

@@ -1,9 +1,9 @@
-// formats.h - the formats that data_open can read: one reader each.
+// formats.h - the sources of data_open, except folders of pictures: one function each.
 #pragma once
 #include "data/files.h"
 
-// Each reads the files in `dir` into data->train and data->test, whose `classes` are already set,
-// and adds to data->checksum. On an error data_close frees what was allocated.
+// Each fills data->train and data->test, and adds to data->checksum. Before those with `dir`,
+// `classes` must be set. On an error data_close frees what was allocated.
 bool cifar10_read(Data *data, const char *dir, const char *hint, Error *err);
 bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err);
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err);
@@ -13,8 +13,7 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
 bool text_read(Data *data, const char *path, int block, bool words, Error *err);
 
 bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
-// For the readers: adds the bytes to data->checksum, which is the same for all copies of a data
-// set.
+// For the readers: adds the bytes to data->checksum.
 void data_checksum(Data *data, const void *bytes, size_t size);
 
 // A CIFAR file of part->count records, each of label_bytes labels (the last one counts) and 3 x 32
@@ -23,6 +22,6 @@ bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, con
                      uint32_t *crc, Error *err);
 
 // A pair of IDX files, plain or gzipped: images of 28x28 pixels, and labels below set->classes. On
-// an error data_close frees what was allocated.
+// an error the caller frees what was allocated in `set`.
 bool idx_pair_read(Dataset *set, const char *images, const char *labels, const char *hint,
                    uint32_t *crc, Error *err);

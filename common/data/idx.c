@@ -18,8 +18,8 @@ static uint32_t big_endian(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-// Fails if the file is too small for the sizes in its header, so that a damaged header does not
-// allocate too much memory.
+// Fails also if even a gzipped file of this size cannot hold what the header claims, because the
+// caller then allocates memory for it.
 static bool header_read(DataFile *file, int ndim, int *count, Error *err)
 {
     uint8_t header[16];

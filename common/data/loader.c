@@ -1,19 +1,19 @@
-// loader.c - batches, prepared ahead of the training step by a few threads.
+// loader.c - batches, prepared ahead of the training step by threads; with -j 0, by the caller.
 //
 //   worker 1   0: rows 0-7  | 0: rows 16-23 | load 0 | 1: rows 8-15 ...
 //   worker 2   0: rows 8-15 | 1: rows 0-7            | 1: rows 16-23 ...
-//   training   wait for data                | step 0          | step 1 ...
+//   training   wait for data                         | step 0         | step 1 ...
 //
 // Workers take the rows of the batches in order, so their speed does not change the order of the
 // batches. Batch number b goes into slot b % LOADER_SLOTS:
 //
-//   workers        make the slot's rows: crop an image, or read, decode and resize a picture
+//   workers        make the slot's rows: crop an image, read and decode a picture, cut a window
 //   the last one   makes the stream wait for `done`, loads the rows, records `ready`: it is full
 //   loader_next    waits until it is full, makes the compute stream wait for `ready`, returns it
 //   loader_next    (the next call) records `done` after the work that read it: the slot is free
 //
 // Threads wait for each other with a mutex, streams with events. On the CPU the calling thread does
-// a stream's work, so the mutex is enough.
+// the work of these streams, and the events do nothing.
 #include "alive.h"
 #include "clock.h"
 #include "data/pictures.h"
@@ -25,20 +25,20 @@
 #include <string.h>
 
 enum {
-    ROWS_AT_ONCE = 8,       // rows that a worker takes
+    ROWS_AT_ONCE = 8,       // the most rows that a worker takes
     BAD_NAMED = 10,         // bad files named in each epoch; further ones are only counted
 };
 
 typedef struct Slot {
-    void *inputs;           // (rows, channels, height, width), device
-    int32_t *labels;        // (rows), device
-    uint8_t *bytes;         // (rows, channels, height, width), host: what workers make
-    int32_t *row_labels;    // (rows), host
-    uint8_t *sent;          // `bytes` on the device; the same if it shares the host's memory
+    void *inputs;           // device, as in Batch
+    int32_t *labels;        // (rows, per_row), device
+    uint8_t *bytes;         // rows of row_bytes(), host: what workers make
+    int32_t *row_labels;    // (rows, per_row), host
+    uint8_t *sent;          // images: `bytes` on the device; the same if memory is shared
     Event *ready;           // after the work that fills the slot
     Event *done;            // after the work that reads it
     int left;               // rows that are not made yet
-    double freed;           // s: when the slot was free to be filled
+    double freed;           // s: when a worker last began to make rows of it
     bool full;
 } Slot;
 
@@ -62,8 +62,8 @@ struct Loader {
     double wait_ms;
 
     pthread_mutex_t lock;   // for all below; the epoch's fields change only while workers are idle
-    pthread_cond_t work;    // wakes workers: there may be rows to make
-    pthread_cond_t news;    // wakes the caller: a slot is full, or a worker is idle
+    pthread_cond_t work;    // wakes workers: there may be rows, or the loader ends
+    pthread_cond_t news;    // wakes the caller: a worker has made its rows
     int32_t *ids;
     int count;
     int64_t epoch;
@@ -104,7 +104,8 @@ static int batch_rows(const Loader *loader, int batch)
     return loader->config.pad_tail ? loader->config.shape.n : batch_count(loader, batch);
 }
 
-// For a picture that cannot be decoded: the row becomes black, and label -1 makes it not count.
+// For a picture that cannot be decoded: the run ends. But with --bad-images skip, the row becomes
+// black, and label -1 makes it not count.
 static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const Error *error)
 {
     if (!loader->dataset->pictures->skip)
@@ -118,7 +119,7 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
     if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check that these files are pictures",
-                "none of this epoch's %d pictures can be decoded", loader->bad);
+                "none of %d pictures can be decoded", loader->bad);
     pthread_mutex_unlock(&loader->lock);
 }
 
@@ -268,7 +269,7 @@ static bool work(Worker *worker)
     Slot *slot = slot_of(loader, batch);
     loader->busy++;
     pthread_mutex_unlock(&loader->lock);
-    event_sync(slot->ready);    // the slot's last batch has been copied to the device
+    event_sync(slot->ready);    // the slot's last batch no longer needs `bytes`
     double freed = clock_now();
     rows_make(worker, batch, first, rows);
     pthread_mutex_lock(&loader->lock);
@@ -439,8 +440,8 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 }
 
 // Waits until the slot of the next batch is full; without workers, the caller fills it here. The
-// caller holds the lock. Returns for how long the device waited. The time in which it still used
-// the slot for an older batch does not count, and the result is 0 if the device is still busy.
+// caller holds the lock. Returns for how long the device waited, at most since a worker last began
+// rows of the slot; 0 if the device is still busy.
 static double slot_await(Loader *loader, const Slot *slot)
 {
     double begin = clock_now();

@@ -1,7 +1,7 @@
 // picture.c - JPEG through libjpeg-turbo, PNG through libpng.
 //
 // Both libraries report errors through a function that must not return. Ours stores the message and
-// jumps back to the start of the work (setjmp).
+// jumps back to jpeg_try or png_try (setjmp).
 #include "data/picture.h"
 #include "data/files.h"
 
@@ -40,7 +40,7 @@ static const char *size_problem(uint32_t width, uint32_t height)
         return "a picture without pixels";
     if (width > LONGEST_SIDE || height > LONGEST_SIDE)
         return "more than 65,535 pixels wide or high";
-    return (uint64_t)width * height > MOST_PIXELS ? "more than 179 million pixels" : NULL;
+    return (uint64_t)width * height > MOST_PIXELS ? "more than 178,956,970 pixels" : NULL;
 }
 
 typedef struct Jpeg {
@@ -139,8 +139,8 @@ static void jpeg_read_rows(Jpeg *jpeg)
         if (row == spare)
             cmyk_to_rgb(row, rgb, at->width);
     }
-    // A complete file ends with this marker. If a file does not, Pillow fails if any row is
-    // missing, so we read the rows after the wanted part, too.
+    // Most complete files end with this marker. In any other a row may be missing, and then Pillow
+    // fails. So we read the rows after the wanted part, too.
     const uint8_t *end = jpeg->job->bytes + jpeg->job->size;
     if (end[-2] != 0xFF || end[-1] != JPEG_EOI)
         while (info->output_scanline < info->output_height)
@@ -155,7 +155,7 @@ static void jpeg_decode(Jpeg *jpeg)
     jpeg_start_decompress(info);
     jpeg_choose_columns(info, &at);
     pixels_fit(jpeg->job->pixels, at);
-    if (at.y > 0)   // only before the first row: libjpeg-turbo's issue 915
+    if (at.y > 0)   // a later skip can give wrong rows: libjpeg-turbo's issue 915
         jpeg_skip_scanlines(info, (JDIMENSION)at.y);
     jpeg_read_rows(jpeg);
 }

@@ -1,17 +1,16 @@
 // picture.h - JPEG and PNG files in memory, decoded to the bytes that Pillow's
 // Image.open(file).convert("RGB") gives.
 //
-// The content decides, not the name. Grey, progressive, CMYK and YCCK JPEG; palettes, 1 to 16 bits
-// and interlaced PNG convert as in Pillow: alpha is dropped, CMYK is read as Adobe writes it
-// (inverted), EXIF rotation, colour profiles and warnings are ignored. A truncated file is an
-// error.
+// The content decides, not the name. A JPEG may be grey, progressive, CMYK or YCCK. A PNG may have
+// a palette or 1 to 16 bits, or be interlaced. As in Pillow, alpha is dropped, CMYK is read as
+// Adobe writes it (inverted), EXIF rotation, colour profiles and warnings are ignored.
 //
 // Limits of the memory and time that a file can take:
-//   pixels   179 million, as in Pillow, and 65,535 each way; checked in the header, before memory
-//            is allocated
-//   scans    100 in a progressive JPEG (encoders write about 10)
-//   memory   3 bytes for each decoded pixel (PNG: each pixel), and 6 for each pixel of a
-//            progressive JPEG while it is decoded (CMYK: 8)
+//   pixels   178,956,970, as in Pillow, and 65,535 each way (JPEG: libjpeg-turbo's 65,500); checked
+//            in the header, before memory for them is allocated
+//   scans    100 in a JPEG (encoders write about 10 if it is progressive)
+//   memory   3 bytes for each decoded pixel (PNG: each pixel), and up to 6 for each pixel of a
+//            JPEG with several scans while it is decoded (CMYK: 8)
 //
 // All calls are thread-safe. Errors name the file.
 #pragma once
@@ -30,7 +29,7 @@ typedef struct Pixels {
     size_t capacity;
 } Pixels;
 
-// Do these first and last bytes of a file belong to a picture that is not truncated?
+// Does a file with these first and last bytes begin and end as a JPEG or a PNG file does?
 bool picture_looks_whole(const uint8_t first[8], const uint8_t last[8]);
 
 bool picture_size(const char *name, const uint8_t *bytes, size_t size, int *width, int *height,

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// In a folder with a single level, a fifth of each class's files are for evaluation, at least one
-// unless the class has only one. The choice depends only on the list of files.
+// In a folder with a single level, about a fifth of each class's files are for evaluation, at least
+// one unless the class has only one. The choice depends only on the list of files.
 static void choose_files(const Folder *folder, bool *for_test)
 {
     int *left = xcalloc(folder->classes, sizeof *left);
@@ -59,8 +59,8 @@ static void dataset_set(Dataset *set, const Folder *folder, int size)
     set->pictures->resize = (int)lrint(size * 256 / 224.0);
 }
 
-// Adds all paths, but the contents of only 64 files: reading all of ImageNet (140 GB) would take an
-// hour.
+// Adds all paths, but the contents of at most 64 files: to read all of ImageNet (140 GB) would take
+// too long.
 static void checksum_add(Data *data, const Folder *folder)
 {
     enum { FILES = 64 };

@@ -7,16 +7,16 @@
 struct Pictures {
     const Folder *folder;
     int32_t *files;         // (count): the index in the folder of sample i
-    int resize;             // of the shorter side, for evaluation
+    int resize;             // of the shorter side, unless a random part is cut
     bool skip;              // a picture that cannot be decoded; else end the run
 };
 
-// Lists the files and fills in all of data except what depends on the seed.
+// Lists the files; fills in the sets, the names of the classes and the checksum.
 bool pictures_open(Data *data, const DataConfig *config, Error *err);
 void pictures_close(Data *data);
 // Checks one of `parts` equal parts: fails if a file of the folder is empty, or if a picture of
-// this set is truncated or no picture at all, unless such pictures are to be skipped. Decodes only
-// files without an end marker: to decode all would take as long as an evaluation.
+// this set does not begin and end as one and cannot be decoded either. (To decode all would take as
+// long as an evaluation.) If bad pictures are to be skipped, it checks nothing.
 bool pictures_check(const Dataset *set, int part, int parts, Error *err);
 // Keeps `count` samples of the set, evenly spread, since the set is sorted by class.
 void pictures_cut(Dataset *set, int count);
@@ -29,7 +29,7 @@ typedef struct PictureTools {
 } PictureTools;
 void picture_tools_free(PictureTools *tools);
 
-// Image `id` of the set as bytes, out (3, height, width): a random part, perhaps mirrored, if
-// augment has crop and flip, else the centre. The same seed, epoch and id give the same bytes.
+// Image `id` of the set as bytes, out (3, height, width): if augment has crop, a random part, which
+// with flip is perhaps mirrored; else the centre. The same seed, epoch and id give the same bytes.
 bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
                   PictureTools *tools, uint8_t *out, Error *err);

@@ -1,4 +1,4 @@
-// resize.c - computes what Pillow does, in the same order, so that the bytes are the same.
+// resize.c - computes what Pillow 11 and 12 do, in the same order, to get the same bytes.
 //
 // Pillow resizes along rows, rounds to 8 bits, then resizes along columns. An output pixel is a
 // weighted mean of the source pixels near its centre. The weights fall to 0 at a distance of one
@@ -157,7 +157,7 @@ static void axis_fill(const Axis *axis)
     }
 }
 
-// One row (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
+// A row of pixels, from the first needed one on, becomes three rows (count), `size` bytes apart.
 static void row_resize(const Axis *axis, const uint8_t *pixels, bool flip, uint8_t *planes,
                        size_t size)
 {

@@ -19,12 +19,12 @@ typedef struct View {
 } View;
 
 // RandomResizedCrop(side, scale = (0.08, 1), ratio = (3/4, 4/3)) and a flip, of a picture of this
-// size. The distribution is torchvision's; the draw depends on seed, epoch and id alone.
+// size. The distribution is torchvision's; the random numbers depend on seed, epoch and id.
 View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, int32_t id);
 // Resize(shorter) and CenterCrop(side), where side <= shorter.
 View view_center(int width, int height, int shorter, int side);
 
-// The part of the picture that these pixels depend on; the rest need not be decoded.
+// The part of the picture that the resized pixels to keep depend on.
 Rect view_needs(const View *view);
 
 // Memory for resizing: one for each thread. Begin with { 0 }; the caller frees it.

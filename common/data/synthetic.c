@@ -1,4 +1,4 @@
-// synthetic.c - images for a network to learn, made from the seed alone, without a download.
+// synthetic.c - images for a network to learn, made from the seed, without a download.
 //
 // Each class has a pattern: a few waves across the image, in each colour. An image is the sum of
 // the pattern of its class, a weaker pattern of a different class and noise. Both patterns are
@@ -6,8 +6,8 @@
 //
 //   pixel = 128 + strong * pattern[label] + weak * pattern[other] + noise
 //
-// The label is the class of the stronger pattern. If both are nearly equal, no network can tell, so
-// accuracy rises slowly and stays below 100 %.
+// The label is the class of the stronger pattern. If both are nearly equally strong, it is hard to
+// tell.
 #include "alive.h"
 #include "data/formats.h"
 #include "rng.h"
@@ -35,14 +35,14 @@ enum { FOR_PATTERNS = 1, FOR_TRAIN, FOR_TEST };
 typedef struct Job {
     uint64_t seed;
     int size;
-    int8_t *patterns;       // (classes, channels, size, stride): twice side by side, for shifting
+    int8_t *patterns;       // (classes, channels, size, stride): rows twice, for shifting
     Dataset *set;
     uint32_t purpose;
 } Job;
 
 // --- patterns ------------------------------------------------------------------------------------
 
-// The last block of a row may reach beyond it.
+// Room for a row twice, and for the last block, which may reach beyond.
 static size_t pattern_stride(int size) { return 2 * (size_t)size + BLOCK; }
 
 typedef struct Wave {

@@ -7,9 +7,9 @@
 //   sample 0, T=4   t h e _               labels  h e _ c
 //   sample 1                c a t _       labels  a t _ s
 //
-// Windows do not overlap, so an epoch reads the text once. In each epoch the loader shifts them by
-// a different offset, so the last window must leave room for that. The first 90 % are for training,
-// the rest for testing: test windows between training windows would overlap shifted ones.
+// Windows do not overlap. In each epoch the loader shifts those of training by a random offset
+// (--no-augment: by none), so the last one must leave room for that. The first 90 % are for
+// training, the rest for testing: test windows between training windows would overlap shifted ones.
 #include "data/formats.h"
 #include "rng.h"
 
@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The list is sorted, but its training part must look like its test part. So its lines get a random
-// order, which is always the same. Returns the number of bytes.
+// The list is sorted, but its training part must look like its test part. So the lines that are
+// kept, those of letters a to z, get a random order, always the same. Returns the number of bytes.
 static int64_t words_shuffle(uint8_t *bytes, int64_t size)
 {
     typedef struct { const char *at; size_t length; } Line;
@@ -41,7 +41,7 @@ static int64_t words_shuffle(uint8_t *bytes, int64_t size)
     return to;
 }
 
-// "a", or "0x0a" for what is not visible, or has a meaning in a table.
+// "a", or "0x0a" for what is not visible ASCII, and for commas and quotes.
 static const char *byte_name(int byte)
 {
     static char names[256][8];

@@ -11,7 +11,7 @@
 
 // An activation, and its gradient: one part from each layer that reads it, at most two.
 typedef struct Value {
-    size_t count;           // for a full batch
+    size_t count;           // for the most rows of a forward; logits: for a full batch
     void *data;             // the images are the caller's: those of the last forward
     void *grad[2];
     uint8_t *index;         // max pooling: where each maximum was
@@ -88,8 +88,7 @@ static size_t values_bytes(const Net *net, Type type)
     return bytes;
 }
 
-// Backward needs the results of forward: all are in one arena, except what pooling and
-// normalisation store.
+// The outputs of all layers are in one arena. No two share memory, since backward needs them.
 static void allocate_activations(Model *model)
 {
     Net *net = model->net;
@@ -176,7 +175,7 @@ static Life life_of(const Net *net, Type type, int value, int part, int step)
                    net->layer_count - 1 - last };
 }
 
-// Fills `lives`, at most two per value, with the place of each gradient. Returns their total bytes.
+// Fills `lives`, at most two per value, with the place of each gradient. Returns the memory's size.
 static size_t place_gradients(const Net *net, Type type, Life *lives, int *count)
 {
     *count = 0;
@@ -409,8 +408,8 @@ static void init_four(Philox r, float bound, float deviation, float out[4])
 }
 
 // torch.nn's defaults: weights and biases of convolutions and linear layers uniform within
-// 1 / sqrt(fan_in), gamma 1, beta 0; ResNet's convolutions normal with variance 2 / fan_out. A
-// gpt's weights are normal, its biases 0.
+// 1 / sqrt(fan_in), gamma 1, beta 0. But ResNet's convolutions are normal with variance
+// 2 / fan_out, and a gpt's matrices are normal, its biases 0.
 static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed, uint64_t number,
                         float *values)
 {

@@ -20,7 +20,7 @@ static int next_part(Net *net, int value)
 static Layer *add_layer(Net *net, OpKind kind, int in, const char *name, Extent extent)
 {
     CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES, NULL,
-          "the network has more than %d layers", NET_MAX_LAYERS);
+          "the network has %d layers or more", NET_MAX_LAYERS);
     Layer *layer = &net->layers[net->layer_count++];
     layer->kind = kind;
     layer->in = in;

@@ -9,7 +9,7 @@ typedef struct Layer {
     char name[56];                  // torch's: "layer1.0.conv1"
     int in, residual, out;          // residual: -1 if there is none
     int in_part, residual_part;     // which parts of its inputs' gradients this layer writes
-    int channels, kernel_h, kernel_w, stride, pad; // conv and pooling; channels: of the output
+    int channels, kernel_h, kernel_w, stride, pad; // of the output; the rest: conv, max pooling
     bool bias, relu, linear;
     bool embeds;                    // its weights are embeddings, of tokens and of positions
     double deviation;               // weights are normal with this deviation, biases 0; 0: both are
@@ -36,18 +36,18 @@ struct Net {
     int readers[NET_MAX_VALUES];    // number of layers that read a value
     int value_count;
 
-    struct Value *values;           // from here on private to model.c
+    struct Value *values;           // from here on private to model.c and plan.c
     size_t copy_bytes;              // of model->weights; 0: they have the masters' order
-    struct Plan *plans;             // the first is the full batch's
+    struct Plan *plans;             // the first has the most rows
     const struct Plan *current;     // of the last forward
-    uint64_t *keys;                 // of a batch's samples, for dropout; NULL: they are images
+    uint64_t *keys;                 // of a forward's samples, for dropout; NULL: they are images
     const uint64_t *dropout;        // of the last forward: keys, or NULL if nothing is dropped
-    void *activations;              // all values but the images
-    void *gradients;                // of all activations, sharing memory
+    void *activations;              // all values but value 0
+    void *gradients;                // of these, sharing memory
 };
 
 // Each adds a layer at the end and returns the number of its value. Two layers may read the value
-// of net_norm, net_maxpool or net_add, which add up two gradients; one layer may read any other.
+// of net_norm, net_maxpool or net_add, which add up two gradients; only one that of another layer.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);
@@ -61,7 +61,7 @@ int net_gelu(Net *net, int in);
 int net_attention(Net *net, int in, int heads);
 int net_add(Net *net, int a, int b);
 
-// Builds the network that --arch names. Images that are smaller than its canvas get a black frame.
-// Fails on sizes that the network cannot take.
+// The extent of value 0: smaller images get a black frame. Fails on samples that --arch cannot
+// take.
 Extent net_canvas(const ModelConfig *config);
 void net_build(Net *net, const ModelConfig *config, Extent canvas);

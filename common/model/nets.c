@@ -1,4 +1,4 @@
-// nets.c - the networks, as in torchvision and the papers.
+// nets.c - the networks, and their options.
 #include "model/net_builder.h"
 #include "check.h"
 
@@ -38,7 +38,7 @@ void model_check_options(const Args *args, const GptConfig *gpt)
         args_reject(args, "width", "%d is not a multiple of --heads %d", gpt->width, gpt->heads);
 }
 
-// LeNet-5 with ReLU and max pooling, as in PyTorch's tutorials: 61,706 parameters at 1x32x32.
+// LeNet-5 with ReLU and max pooling: 61,706 parameters at 1x32x32 and 10 classes.
 static void build_lenet(Net *net, int classes)
 {
     int x = net_maxpool(net, net_relu(net, net_conv(net, 0, "conv1", 6, 5, 1, 0, true)), 2, 2, 0);
@@ -48,7 +48,7 @@ static void build_lenet(Net *net, int classes)
     net_linear(net, x, "fc3", classes);
 }
 
-// Two convolutions and a linear layer: 29,034 parameters at 1x28x28.
+// Two convolutions and a linear layer: 29,034 parameters at 1x28x28 and 10 classes.
 static void build_convnet(Net *net, int classes)
 {
     int x = net_norm(net, net_conv(net, 0, "conv1", 16, 5, 1, 2, true), -1, "bn1", true);
@@ -58,7 +58,7 @@ static void build_convnet(Net *net, int classes)
     net_linear(net, x, "fc", classes);
 }
 
-// Normal with variance 2 / fan_out.
+// A convolution whose weights are normal with variance 2 / fan_out.
 static int resnet_conv(Net *net, int in, const char *name, int channels, int kernel, int stride)
 {
     int out = net_conv(net, in, name, channels, kernel, stride, kernel / 2, false);
@@ -66,7 +66,7 @@ static int resnet_conv(Net *net, int in, const char *name, int channels, int ker
     return out;
 }
 
-// The shortcut around a block: the input itself, or a 1x1 convolution if the size changes.
+// The shortcut around a block: the input itself, or a 1x1 convolution if its shape changes.
 static int shortcut(Net *net, int x, int channels, int stride)
 {
     if (stride == 1 && net->extents[x].c == channels)
@@ -118,7 +118,8 @@ static int gpt_linear(Net *net, int in, const char *name, int outputs, bool bias
     return out;
 }
 
-//   x -> norm -> qkv -> attention -> linear -> + x  ->  norm -> linear, GELU, linear -> + itself
+//   z = x + dropout(linear(attention(linear(norm(x)))))
+//   output = z + dropout(linear(GELU(linear(norm(z)))))
 static int gpt_block(Net *net, const GptConfig *c, int x)
 {
     double residual = 0.02 / sqrt(2.0 * c->layers);     // 2 * layers such sums
@@ -131,7 +132,7 @@ static int gpt_block(Net *net, const GptConfig *c, int x)
     return net_add(net, x, gpt_linear(net, y, "mlp.c_proj", c->width, true, residual));
 }
 
-// karpathy's minGPT: normalisation before each part, and a last layer of its own.
+// karpathy's minGPT. The last layer has weights of its own, not the embedding's.
 static void build_gpt(Net *net, const GptConfig *c, int classes)
 {
     int x = gpt_linear(net, 0, "transformer", c->width, false, 0.02);
@@ -146,7 +147,7 @@ static void build_gpt(Net *net, const GptConfig *c, int classes)
     gpt_linear(net, x, "lm_head", classes, false, 0.02);
 }
 
-// For LeNet and ResNet, images from 28x28 pixels (MNIST's) on get a black frame up to 32x32.
+// For LeNet and ResNet, images of 28x28 (MNIST's) to 32x32 pixels get a black frame up to 32x32.
 Extent net_canvas(const ModelConfig *config)
 {
     bool gpt = strcmp(config->arch, "gpt") == 0, text = config->per_row > 1;

@@ -1,5 +1,4 @@
-// ops.c - the part of ops.h that is the same on every device: its options, and the kinds of
-// operations.
+// ops.c - the options of ops.h, and the table of the kinds of operations.
 #include "ops.h"
 #include "check.h"
 #include "ops/op.h"

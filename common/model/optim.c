@@ -61,7 +61,7 @@ void optim_scale_options(Args *args, OptimConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "lr-scale", 0, ARG_CHOICE, &c->lr_scale, "none|linear",
-          "linear: multiply --lr by the number of ranks, after a warm-up (5 epochs)" }));
+          "linear: multiply --lr by the number of ranks, after a warm-up (default: 5 epochs)" }));
 }
 
 void optim_default_warmup(const Args *args, OptimConfig *c)
@@ -76,8 +76,8 @@ static double warm_steps(const OptimConfig *c, int64_t steps_per_epoch)
 }
 
 // With many ranks the scaled rate is too large at first: "Accurate, Large Minibatch SGD" (Goyal et
-// al., 2017). So the rate begins at about one rank's rate, and rises to the scaled rate batch by
-// batch, as in Horovod's ImageNet example.
+// al., 2017). So in the warm-up the rate rises batch by batch, from about one rank's rate to the
+// scaled rate, as in Horovod's ImageNet example.
 static double scale_linear(const OptimConfig *c, int ranks, int64_t global_step,
                            int64_t steps_per_epoch)
 {
