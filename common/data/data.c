@@ -49,7 +49,7 @@ enum { NAMED_CLASSES = 10 };
 typedef struct KnownSet {
     const char *name;
     const char *folder;         // under data/
-    const char *system_folder;  // where a package puts it, or NULL
+    const char *system_folder;  // where the system may have it, or NULL
     const char *probe;          // a file of its directory (set_in_directory)
     bool (*read)(Data *data, const char *dir, const char *hint, Error *err);
     int classes;
