@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 400
 # The bundle for GPU machines is packed and unpacked elsewhere. It must have every library but NVIDIA's and the
-# system's, report a missing GPU, and tell passed tests from failed ones, here with the CPU's programs in place of the GPU's.
+# system's, report a missing GPU, and tell passed tests from failed ones, here with the CPU's programs in place of the
+# GPU's.
 # shellcheck disable=SC2016,SC2153,SC2317  # words in single quotes are for another sh; expect calls bundle
 . "$SRC/tests/test.sh"
 build=$(dirname "$BUILD")
