@@ -112,8 +112,8 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
     name_rank(world);
     if (world->size > 1 && (!host || port <= 0))
         FAIL_USAGE("give all ranks the host of rank 0 and a free port there",
-                   "WORLD_SIZE is %d, but %s is not set", world->size,
-                   host ? "MASTER_PORT" : "MASTER_ADDR");
+                   "WORLD_SIZE is %d, but %s", world->size,
+                   host ? "MASTER_PORT is 0 or not set" : "MASTER_ADDR is not set");
     if (world->size > 1)
         meet_at(host, port, world, store);
 }

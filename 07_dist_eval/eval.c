@@ -194,7 +194,7 @@ static void gather(Eval *eval)
         int batch = s / labels;
         Verdict v = all[((batch % size) * most + batch / size) * labels + s % labels];
         CHECK(v.label < 0 || v.label == dataset_label(eval->test, s), "this is a bug in ddp.c",
-              "test image %d has the verdict of another image", s);
+              "test label %d has the verdict of another label", s);
         eval->result.verdicts[s] = v;   // label -1: a picture that was skipped
     }
     free(all);

@@ -23,7 +23,7 @@ limit=20 why='' status=0 train='' launch='' harness=''
 good=✓ bad=✗
 [[ ${LC_ALL:-${LC_CTYPE:-${LANG:-}}} == *[Uu][Tt][Ff]* ]] || good=ok bad=no
 
-# The learner's shell may run in a cluster job or under a launcher. Remove the variables that these set.
+# The learner's shell may run in a cluster job or under a launcher, which set such variables.
 for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!MASTER_@}" "${!OMPI_@}" "${!PMIX_@}" "${!SLURM_@}" \
     "${!DDP_TOKEN@}"; do
     unset "$name"
@@ -130,9 +130,9 @@ beside()
 
 # ==== Building ===================================================================================
 
-# build [--with FILE.c] [--wrap FUNCTION]...: the learner's copy -> $train, and from 04 on $launch. Only files that
-# differ from the step are compiled. --with: links the exercise's FILE.c (check.c) into train. --wrap: calls of FUNCTION
-# from other files go to check.c's __wrap_FUNCTION, which may call the original as __real_FUNCTION.
+# build [--with FILE.c] [--wrap FUNCTION]...: the learner's copy -> $train, and from 04 on $launch. --with: links
+# the exercise's FILE.c (check.c) into train. --wrap: calls of FUNCTION from other files go to check.c's
+# __wrap_FUNCTION, which may call the original as __real_FUNCTION.
 build()
 {
     local file objects=() extra=() more=()
@@ -199,7 +199,7 @@ fail_check() { echo "$exercise/check.sh: $1" >&2; exit 3; }
 
 # Files are compiled and linked with the commands that built the step, so the options fit this machine.
 
-# compile FILE: sets $object. An unchanged file reuses the step's object file.
+# compile FILE: sets $object. If neither the file nor a header has changed, it is the step's object file.
 compile()
 {
     local file=$1 name=${1##*/} theirs header

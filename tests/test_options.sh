@@ -24,7 +24,7 @@ wrong()
 wrong "unknown option '--epoch'; did you mean --epochs?" --epoch 3
 wrong "--lr: 'nan' is not a number from 0 to 1000" --lr nan
 wrong "--arch: 'RESNET18' is not one of lenet|convnet|resnet18|resnet50|gpt" -aRESNET18
-wrong "--milestones: '60,30' is not an ascending list of whole numbers, such as 30,60,90" --milestones 60,30
+wrong "--milestones: '60,30' is not an ascending list of allowed numbers, such as 30,60,90" --milestones 60,30
 wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 
 # bounds: each number may be its minimum and its maximum, but not the next number beyond them
@@ -99,7 +99,7 @@ for name in 01_single_gpu 02_data_parallel 07_dist_eval; do
 done
 "$BUILD/04_ddp_launcher/launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" <&- >&- 2>&-
 check "launch, closed: the run ends well" test $? = 0
-expect 0 "restart 2: nothing was saved, so training begins again" \
+expect 0 "restart 2: no checkpoint is resumed, so training begins again" \
     env TORCHELASTIC_RESTART_COUNT=2 "$train" "${small[@]}"
 
 wrong "--bad-images: has no effect with --data cifar10" --data cifar10 --bad-images skip

@@ -106,14 +106,14 @@ static const struct {
 } claimed[] = {
     { "", OUTPUT_EVENTS, NULL },
     { "{\"event\":\"config\"}\n", OUTPUT_EVENTS, NULL },
-    { "{\"event\":\"config\"}\n", OUTPUT_CHECKPOINT, "would be overwritten, but it is not a checkpoint" },
+    { "{\"event\":\"config\"}\n", OUTPUT_CHECKPOINT, "exists, and cannot be read as a checkpoint" },
     { "[\n{\"ph\":\"M\"", OUTPUT_TIMELINE, NULL },
     { "[\n", OUTPUT_TIMELINE, NULL },
-    { "[\n{\"ph\":\"M\"", OUTPUT_EVENTS, "would be overwritten, but it is not a metrics file" },
+    { "[\n{\"ph\":\"M\"", OUTPUT_EVENTS, "exists, and cannot be read as a metrics file" },
     { "index,label,prediction\n", OUTPUT_TABLE, NULL },
-    { "int main(void);\n", OUTPUT_EVENTS, "would be overwritten" },
-    { "{\"name\": 1}\n", OUTPUT_EVENTS, "would be overwritten" },
-    { "index,label,prediction\n", OUTPUT_TIMELINE, "would be overwritten, but it is not a timeline" },
+    { "int main(void);\n", OUTPUT_EVENTS, "exists, and cannot be read" },
+    { "{\"name\": 1}\n", OUTPUT_EVENTS, "exists, and cannot be read" },
+    { "index,label,prediction\n", OUTPUT_TIMELINE, "exists, and cannot be read as a timeline" },
 };
 
 TEST(kinds)

@@ -100,7 +100,7 @@ fails()
     check "$1 $2 $3: the old checkpoint" cmp saved/net old/net
     check "$1 $2 $3: nothing temporary" nothing_temporary
 }
-whole="the previous version of the file is unharmed"
+whole="a previous version of the file is unharmed"
 elsewhere="give a file in a directory that exists and is writable"
 fails write 1 ENOSPC "write: No space left on device" "$whole"
 fails write 2 EIO "write: Input/output error" "$whole"
@@ -189,8 +189,8 @@ for other in "--metrics saved/net" "--metrics saved/net.best" "--metrics ./saved
     check "$other: the best checkpoint" cmp saved/net.best old/net.best
 done
 echo "some text" >saved/text
-expect 1 "text would be overwritten, but it is not a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
-expect 1 "net would be overwritten, but it is not a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
+expect 1 "text exists, and cannot be read as a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
+expect 1 "net exists, and cannot be read as a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
 expect 1 "saved is not a regular file but a directory" "$train" "${options[@]}" --epochs 1 --save saved
 mkdir none.best
 expect 1 "none.best is not a regular file but a" "$train" "${options[@]}" --epochs 1 --save none

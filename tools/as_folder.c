@@ -1,8 +1,8 @@
-// as_folder.c - writes a data set as picture files, so that `--data DIR` can be tried without a download:
+// as_folder.c - writes a data set as picture files, for `--data DIR`:
 //
 //   as_folder --data cifar10 --as-folder DIR [--scale 96] [--format jpeg]
 //
-// DIR gets train/CLASS/00000.png and so on, and val/CLASS/....
+// DIR gets the folders train/CLASS and val/CLASS.
 #include "args.h"
 #include "check.h"
 #include "data.h"

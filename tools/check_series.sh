@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_series.sh [ROOT] - checks the rules that keep the diffs between steps readable. Prints each line that breaks a
-# rule, with the rule, and returns 1 if there are any.
+# check_series.sh [ROOT] - checks the rules that keep the diffs between steps readable. Prints each place that breaks
+# a rule, with the rule, and returns 1 if there are any.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -20,7 +20,8 @@ launch.c 215
 '
 optional='launch.c'     # a reader can skip it, so it does not count as reading
 
-# A file that two neighbouring steps have must be the same in both, except these, which the later step teaches.
+# Files that the later of two neighbouring steps teaches, and may change besides train.c, README.md, CMakeLists.txt and
+# pictures.
 taught='
 06_slurm/rendezvous.c
 06_slurm/rendezvous.h

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# data.sh - ./ddp data NAME [--from FILE] [--as-folder DIR [--scale N]]: puts a data set under data/, from its authors'
-# site, or from an archive or a folder (a text: from the file itself). With --as-folder it also writes the images as
-# picture files. DDP_DATA_URL: a URL that replaces the site's; any mirror will do, since all files have checksums.
+# data.sh - ./ddp data NAME [--from FILE] [--as-folder DIR [--scale N]]: puts a data set under data/, from a site,
+# or from an archive or a folder (a text: from the file itself). With --as-folder it also writes the images as picture
+# files. DDP_DATA_URL: a folder's URL that replaces the site's; any mirror will do, since all files have checksums.
 #
 # A data set appears under data/ only when all its files are complete and have the right checksums: the work is done in
-# a temporary directory, which is always removed, and a rename ends it. From an archive only the files of the table
-# below are read, each into a file of our own, so links or ".." in an archive have no effect.
+# a temporary directory, and a rename ends it. Partial downloads stay in data/, for the next call to continue. Each file
+# of an archive is read into a file of our own, so links or ".." in an archive have no effect.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -65,7 +65,7 @@ is_complete()
     (cd "$1" && each_file | awk '{ print $1 "  " $3 }' | sha256sum --check --status)
 }
 
-# Unpacks at most $2 bytes of a gzip or xz file to stdout. The file's first bytes identify the format.
+# Unpacks at most $2 + 1 bytes of a gzip or xz file to stdout. The file's first bytes identify the format.
 unpack()
 {
     local file=$1 limit=$2 packer
@@ -97,8 +97,8 @@ check_file()
 
 wanted() { each_file | awk '{ printf "%s%s", n++ ? ", " : "", $3 }'; }
 
-# Takes the files of the set out of an archive or a folder, at any depth; of CIFAR also from the Python version. A text
-# is the file itself.
+# Takes the files of the set out of an archive or a folder, of CIFAR also from the Python version. A text is the file
+# itself.
 take_from_archive()
 {
     local file=$1 sum bytes name member
@@ -113,7 +113,7 @@ take_from_archive()
     else
         unpack "$file" $archive_limit >"$tmp/archive.tar"
         [ "$(stat -c %s "$tmp/archive.tar")" -le $archive_limit ] ||
-            die "$file: larger than $archive_limit bytes, so it is not an archive of $set; nothing was changed"
+            die "$file: more than $archive_limit bytes in it, so it is not an archive of $set; nothing was changed"
         tar -tf "$tmp/archive.tar" >"$tmp/list" 2>"$tmp/log" ||
             die "$file: not a complete tar archive: $(head -1 "$tmp/log"); nothing was changed" \
                 "give a .tar.gz or .tar.xz, or a folder with $(wanted)"
@@ -137,7 +137,8 @@ take_from_archive()
     done < <(each_file)
 }
 
-# fetch URL FILE: continues a partial file, also that of an interrupted command, as long as it grows, or five times.
+# fetch URL FILE: continues a partial file, also that of an interrupted command. If a connection breaks, tries again, but
+# only five times in a row without a new byte.
 fetch()
 {
     have curl || die "curl is not installed" "apt install curl ca-certificates"
@@ -160,7 +161,7 @@ fetch()
         sleep 2
     done
     [ -s "$part" ] || rm -f "$part"
-    die "$1: the download failed; nothing was changed" \
+    die "$1: the download failed" \
         "download it elsewhere, then ./ddp data $set --from FILE; or set DDP_DATA_URL to the URL of a mirror's folder"
 }
 
@@ -179,7 +180,7 @@ take_from_site()
     done < <(each_file)
 }
 
-# Reports that the set is in this directory.
+# The set is in this directory: writes its pictures, if they are wanted, and exits.
 finish()
 {
     [ -n "$as_folder" ] || exit 0
@@ -207,7 +208,7 @@ find_set "$set"
 [ -z "$as_folder" ] || [ "$set" != shakespeare ] || die_usage "data: shakespeare is a text: it has no images"
 [ -z "$as_folder" ] || [ -x "$root/build/cpu/as_folder" ] ||
     die "--as-folder needs build/cpu/as_folder" "./ddp setup builds it"
-[[ $scale =~ ^[0-9]{1,4}$ ]] || die_usage "data: --scale is a number of pixels, not '$scale'"
+[[ $scale =~ ^[0-9]{1,4}$ ]] || die_usage "data: --scale is a number of at most four digits, not '$scale'"
 [ "$scale" = 0 ] || [ -n "$as_folder" ] || die_usage "data: --scale has no effect without --as-folder"
 data=$root/data
 

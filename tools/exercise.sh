@@ -88,7 +88,7 @@ choose()
 }
 current() { cat "$work/.state/last" 2>/dev/null || true; }
 
-hints_shown() { grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0; }      # bash might evaluate a text
+hints_shown() { grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0; }      # bash would evaluate other text
 
 # note RESULT: appends a line to the log that ./ddp exercise grade reads.
 note()

@@ -129,7 +129,7 @@ if [[ $out != *.tar.xz ]]; then
     cp -r "$to" "$out"
     say "$out: $(size "$out")"
 else
-    # The programs have much in common, so xz's window is large enough for all of them.
+    # The programs have much in common, which xz finds in a large window.
     trap 'rm -rf "$work" "$out.part"' EXIT
     tar -C "$work" --owner=0 --group=0 -cf - gpu-bundle | xz -T0 "--lzma2=preset=1,dict=64MiB" >"$out.part"
     mv "$out.part" "$out"

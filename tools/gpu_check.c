@@ -3,7 +3,7 @@
 //   build/cpu/gpu_check write FILE       a step of LeNet, ResNet-18 and a GPT: losses, gradients
 //   build/cuda/gpu_check compare FILE N  the same on GPU N, in f32, TF32 and a 16-bit type
 //
-// Exit status: 0 the numbers agree, 4 they do not, 77 no GPU is visible, else 1.
+// Exit status: 0 the numbers agree, 4 they do not, 77 no GPU is visible, others: an error.
 #include "check.h"
 #include "model.h"
 #include "optim.h"

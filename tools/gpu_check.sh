@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2154  # colors and say: shell.sh; from the root of the tree
-# gpu_check.sh - ./ddp trains on GPUs only if gpu_check.c gets the CPU's results there. The verdicts are stored in
+# gpu_check.sh - ./ddp does not train on GPUs on which gpu_check.c fails. The verdicts are stored in
 # build/gpu_check: a folder per combination of driver, GPUs and build, since several machines may share the folder, with
 # a file per GPU. Only the GPUs of a run are checked, so that a GPU which others have filled does not matter.
 
 gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds for a GPU
 
-# A hash of everything that a verdict depends on.
+# A hash of what a verdict depends on.
 gpu_check_key()
 {
     {
@@ -27,7 +27,7 @@ compute_numbers()
     fi
 }
 
-# Sets $verdict on GPU $1: "ok: WHAT", "failed: WHY", or "unchecked: WHY".
+# Sets $verdict on GPU $1: "ok: WHAT" or "failed: WHY".
 check_one_gpu()
 {
     local said='' status begin=$SECONDS log=build/gpu_check/log

@@ -1,5 +1,5 @@
 // ranks.h - forks a few ranks for tests and measurements. They share a store in memory, which takes the
-// place of tcp_store.c. spawn.h in the steps does the same with supervision.
+// place of tcp_store.c.
 #pragma once
 #include "check.h"
 #include "comm.h"

@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum {
-    LINE = 100,             // characters in a line at most, on average
+    LINE = 100,             // the most characters of a text, per line of --count
     TOKENS = 256,           // a token is a byte
     WIDEST = 8192, LONGEST = 4096, LAYERS = 48      // the largest that a run can have
 };
@@ -47,8 +47,8 @@ static int size_of(const StFile *file, const char *path, const char *name, int o
     return (int)t->shape[of];
 }
 
-// The sizes, which the tensors and their names show. The file may come from anywhere, so its limits are checked here,
-// before memory is allocated.
+// The sizes, from the tensors, their names and the metadata. The file may come from anywhere, so its limits are checked
+// here, before memory is allocated.
 static ModelConfig config_of(const StFile *file, const char *path)
 {
     const char *arch = st_metadata(file, "ddp.arch"), *heads = st_metadata(file, "ddp.heads");

@@ -31,7 +31,7 @@ quoted()
 show() { say "$dim\$$plain $bold$(quoted "$@")$plain"; }
 run() { show "$@"; "$@"; }
 
-# The number of GPUs that a program can use.
+# The number of GPUs in CUDA_VISIBLE_DEVICES or, if that is empty or not set, of this machine.
 count_gpus()
 {
     if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then

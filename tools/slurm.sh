@@ -9,12 +9,12 @@
 #
 # The head and each node have their own processes, hostname, network, mounts and shared memory. Slurm keeps its files
 # (configuration, logs, state) in a tmpfs on /etc/slurm that only the cluster sees. So when the keeper dies, even by
-# kill -9, the kernel removes everything else.
+# kill -9, the kernel removes all of these. If the system refuses namespaces, each node is a slurmd on this host's
+# loopback interface.
 #
-# If the system refuses namespaces, each node is a slurmd on this host's loopback interface. Then a second process, the
-# sweeper, waits for the end of the keeper and removes all remaining processes and files.
-#
-# The keeper locks $dir/slurm.lock. $dir/keeper holds its pid, $dir/cluster settings for other calls of this script.
+# The keeper locks $dir/slurm.lock. $dir/keeper holds its pid, $dir/cluster settings for other calls of this script. A
+# second process, the sweeper, waits for the end of the keeper. It removes these files and, without namespaces, the
+# cluster's remaining processes and files.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}

@@ -344,7 +344,7 @@ static void set_value(Args *args, const Option *option, const char *text)
         args_reject(args, option->name, "'%.100s' is not one of %s", text, option->metavar);
     if (list && !is_rising(text, option->max))
         args_reject(args, option->name,
-                    "'%.100s' is not an ascending list of whole numbers, such as 30,60,90", text);
+                    "'%.100s' is not an ascending list of allowed numbers, such as 30,60,90", text);
     if (option->type == ARG_PAIR && !is_pair(option, text))
         args_reject(args, option->name, "'%.100s' is not two numbers from %.16g to %.16g, such as "
                     "0.9,0.95", text, option->min, option->max);
@@ -490,8 +490,8 @@ static _Noreturn void print_config(const Args *args)
         char value[PATH_MAX];
         value_text(option, value, sizeof value);
         if (!fits_line(value))
-            args_reject(args, option->name, "a file of options cannot hold '%.100s', which "
-                        "begins or ends with a space, or contains a line break or ' #'", value);
+            args_reject(args, option->name, "a file of options cannot hold '%.100s', because "
+                        "of a line break, a '#', or a space or tab at an end", value);
         if (is_value(option))
             printf("%s%s = %s\n", is_given(args, option) ? "" : "# ", option->name, value);
     }
@@ -586,7 +586,7 @@ static int parse_words(Args *args, int argc, char **argv)
         if (is_help(word))
             print_help(args);
         if (word[0] != '-' || !word[1] || strcmp(word, "--") == 0)
-            args_reject(args, NULL, "unexpected argument '%.100s'; every option begins with a dash",
+            args_reject(args, NULL, "unexpected argument '%.100s'; --help lists all options",
                         word);
         i += parse_option(args, word, i + 1 < argc ? argv[i + 1] : NULL);
     }

@@ -118,7 +118,7 @@ bool output_claim(const char *path, OutputKind kind, Error *err)
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || is_kind(path, kind))
         return true;
     return error_set(err, "give another file name, or remove this file",
-                     "%.400s would be overwritten, but it is not %s", path, kinds[kind].name);
+                     "%.400s exists, and cannot be read as %s", path, kinds[kind].name);
 }
 
 enum { TRIES = 30, MS = 100 };      // 3 s
@@ -175,12 +175,12 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
         return error_set(err, "only a regular file can be replaced; give another file name",
                          "%.400s is not a regular file but a %s", path,
                          S_ISLNK(st.st_mode) ? "link" : S_ISDIR(st.st_mode) ? "directory"
-                         : S_ISFIFO(st.st_mode) ? "pipe" : "device");
+                         : S_ISFIFO(st.st_mode) ? "pipe" : "device or socket");
     if (!output_claim(path, kind, err))
         return false;
     if (!may_replace(path))
-        return error_set(err, "give another file name", "%.400s belongs to another user, and in "
-                         "its directory only that user may replace it", path);
+        return error_set(err, "give another file name", "%.400s belongs to another user, and its "
+                         "directory allows you to replace only your own files", path);
     if (snprintf(lock, sizeof lock, "%s.lock", path) >= (int)sizeof lock)
         return error_set(err, "", "%.80s...: the path is too long", path);
     if (open_locked(lock) < 0)      // the lock lasts until the process ends
@@ -247,7 +247,7 @@ static void discard_temporary(void)
 bool replace_commit(FILE *file, const char *path, Error *err)
 {
     const char *call = sync_and_rename(file, path);
-    bool ok = !call || failed(path, call, "the previous version of the file is unharmed", err);
+    bool ok = !call || failed(path, call, "a previous version of the file is unharmed", err);
     if (!ok)
         discard_temporary();
     atomic_store(&is_there, false);

@@ -30,6 +30,6 @@ void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
                 (long long)step);
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
             "a smaller --lr or a --warmup may help, or --amp bf16",
-            "gradients of some rank are still infinite, though the loss scale has fallen to %g, in "
-            "epoch %lld, at or before step %lld", scale, (long long)epoch, (long long)step);
+            "gradients of some rank are still not finite, though the loss scale has fallen to %g, "
+            "in epoch %lld, at or before step %lld", scale, (long long)epoch, (long long)step);
 }

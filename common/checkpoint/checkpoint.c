@@ -204,7 +204,7 @@ static bool misfit(const StFile *file, const Model *model, Error *err)
 {
     const char *arch = st_metadata(file, "ddp.arch"), *dataset = st_metadata(file, "ddp.dataset");
     if (!arch || !dataset)
-        snprintf(err->hint, sizeof err->hint, "the file was not made for a %s with %d classes",
+        snprintf(err->hint, sizeof err->hint, "the file was not made for this %s with %d classes",
                  model->config.arch, model->config.classes);
     else
         snprintf(err->hint, sizeof err->hint,
@@ -466,6 +466,6 @@ const char *checkpoint_find(const CheckpointConfig *c)
         from = access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
     if (!from && !c->evaluate && start && atoi(start) > 0)
         WARN("--save FILE --save-every N --resume auto continues from the last checkpoint",
-             "restart %s: nothing was saved, so training begins again at epoch 1", start);
+             "restart %s: no checkpoint is resumed, so training begins again at epoch 1", start);
     return from;
 }

@@ -212,7 +212,7 @@ void *device_alloc(Device *device, size_t bytes)
     size_t whole = block_size(bytes);
     BlockHeader *block = whole >= LARGE ? map_memory(whole) : aligned_alloc(64, whole);
     CHECK(block, "a smaller batch (-b) or model needs less memory",
-          "out of memory: %zu MB requested, %zu MB "
+          "out of memory: %zu MiB requested, %zu MiB "
           "in use by this device",
           bytes >> 20, atomic_load(&device->bytes) >> 20);
     if (whole < LARGE)
@@ -242,7 +242,7 @@ void *host_alloc(size_t bytes)
 {
     size_t unit = bytes >= VERY_LARGE ? HUGE_PAGE : 64, whole = round_up(bytes, unit);
     void *memory = aligned_alloc(unit, whole);
-    CHECK(memory || bytes == 0, "", "out of memory: %zu MB requested", bytes >> 20);
+    CHECK(memory || bytes == 0, "", "out of memory: %zu MiB requested", bytes >> 20);
     if (unit == HUGE_PAGE)
         madvise(memory, whole, MADV_HUGEPAGE);
     return memory;

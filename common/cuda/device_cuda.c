@@ -246,8 +246,8 @@ _Noreturn static void out_of_memory(const Device *device, size_t bytes)
     size_t free_bytes = 0, all_bytes = 0;
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&free_bytes, &all_bytes);
-    FAIL(hint_memory, "out of memory on GPU %d (%s): %zu MB requested, %zu MB free of %zu MB, "
-         "%zu MB in use by this program", device->index, device->name, (bytes >> 20) + 1,
+    FAIL(hint_memory, "out of memory on GPU %d (%s): %zu MiB requested, %zu MiB free of %zu MiB, "
+         "%zu MiB in use by this program", device->index, device->name, (bytes >> 20) + 1,
          free_bytes >> 20, all_bytes >> 20, device->bytes >> 20);
 }
 
@@ -301,7 +301,7 @@ void *host_alloc(size_t bytes)
     cudaError_t status = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable);
     CHECK(status != cudaErrorMemoryAllocation,
           "ulimit -l and free -m show how much memory may be pinned",
-          "cudaHostAlloc: out of memory: %zu MB of pinned host memory requested",
+          "cudaHostAlloc: out of memory: %zu MiB of pinned host memory requested",
           (bytes >> 20) + 1);
     CUDA(status);
     return memory;

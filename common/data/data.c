@@ -152,7 +152,7 @@ static bool set_open(Data *data, const KnownSet *set, const char *dir, const Dat
                      int64_t seed, Error *err)
 {
     char hint[sizeof err->hint];
-    snprintf(hint, sizeof hint, "./ddp data %s downloads it again", set->name);
+    snprintf(hint, sizeof hint, "./ddp data %s downloads it", set->name);
     describe(data, config, seed, set, dir);
     data->train.classes = data->test.classes = set->classes;
     data->class_names = set->class_names[0] ? set->class_names : NULL;
@@ -242,7 +242,7 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
         return set_find(set, dir) ? set_open(data, set, dir, config, seed, err)
                                   : set_missing(set, err);
     if (data_file_missing(wanted))
-        return error_set(err, "choose one of auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE",
+        return error_set(err, "choose auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE, or a directory",
                          "--data %s: no such data set or directory", wanted);
     set = set_in_directory(wanted);
     return set ? set_open(data, set, wanted, config, seed, err)

@@ -16,8 +16,8 @@ bool dataset_alloc(Dataset *set, int count, int channels, int height, int width,
     set->inputs = malloc(bytes);
     set->labels = malloc(count * sizeof *set->labels);
     return (set->inputs && set->labels) ||
-           error_set(err, "choose smaller --train-samples, --test-samples or --image-size",
-                     "out of memory: %d images of %dx%dx%d need %zu MB", count, channels, height,
+           error_set(err, "synthetic images need less with smaller --train-samples or --image-size",
+                     "out of memory: %d images of %dx%dx%d need %zu MiB", count, channels, height,
                      width, bytes >> 20);
 }
 

@@ -312,7 +312,7 @@ static void workers_rest(Loader *loader)
         pthread_cond_wait(&loader->news, &loader->lock);
     stream_sync(loader->stream);
     if (loader->bad > 0)
-        WARN("", "in this epoch, %d %s skipped (--bad-images skip)", loader->bad,
+        WARN("", "%d %s skipped (--bad-images skip)", loader->bad,
              loader->bad == 1 ? "picture was" : "pictures were");
     loader->bad = 0;
 }

@@ -89,7 +89,7 @@ static bool bytes_read(const char *path, uint8_t **bytes, int64_t *size, uint32_
     bool good = *bytes ? gzdirect(file.gz) || error_set(err, "gunzip it first",
                                                         "%s: a text must not be compressed", path)
                        : error_set(err, "a text must fit in memory and be shorter than 2 GiB",
-                                   "%s is too large: %lld MB", path, (long long)file.size >> 20);
+                                   "%s is too large: %lld MiB", path, (long long)file.size >> 20);
     good = good && data_file_read(&file, *bytes, file.size, err) && data_file_end(&file, err);
     *crc = file.crc;
     data_file_close(&file);

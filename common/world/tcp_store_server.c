@@ -294,8 +294,8 @@ static void await_ranks(TcpStoreServer *s, int there, double waited)
             size_t n = strlen(missing);
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
         }
-    WARN(!end ? "" : "check that the missing ranks run, look for rank 0 at this address, and are "
-         "not stopped by a firewall; from step 04 on, --patience gives them more time",
+    WARN(!end ? "" : "check that the missing ranks run, have rank 0's address, and are not "
+         "stopped by a firewall; from step 04 on, --patience gives them more time",
          "only %d of %d ranks connected within %.3g s; %s: %s%s", there, size,
          end ? patience : timeout, end ? "missing" : "waiting for", missing,
          named > 16 ? ", ..." : "");

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The norms must be the finished step's: with fp16's scale of 65536, with any other scale, and on two ranks, where the
-# norms of the ranks' own gradients would differ.
+# The norms must be the finished step's: with fp16's scale of 65536, and on two ranks, where the norms of the ranks' own
+# gradients would differ. In f32, --loss-scale must not change the losses.
 # fails with: in fp16 the norm does not include the loss scale
 build
 same=(--bucket-mb 0 --clip-norm 0.5 --seed 5)

@@ -11,7 +11,7 @@
 
 enum { COUNT = 1000, STEPS = 5 };               // COUNT: weights
 
-static int rank, size, share;                   // share: weights of one rank; the last has some too many
+static int rank, size, share;                   // share: weights of one rank, rounded up
 static ncclComm_t comm;
 static cudaStream_t stream;
 static float *weights, *gradient, *momentum;    // pinned memory of the host
