@@ -5,7 +5,7 @@
 //   others   look ...................| read it | meet
 //
 // The file names its run: ranks ignore a file of an earlier run, and the next rank 0 replaces it.
-// Only the user may read it (0600). A killed process leaves its file.
+// Only the user may read it (0600). SIGKILL leaves the file there.
 #pragma once
 #include "tcp_store.h"
 
