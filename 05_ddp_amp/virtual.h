@@ -1,5 +1,5 @@
 // virtual.h - a fixed number of virtual ranks, computed by any number of processes that divides it.
-// With the same processor, libraries and number of threads, they end with the same bits.
+// With the same processor, libraries and number of threads, such runs end with the same bits.
 #pragma once
 #include "amp.h"
 #include "sampler.h"
