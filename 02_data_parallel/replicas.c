@@ -248,7 +248,7 @@ void replicas_report(Replicas *replicas, Log *log)
     for (int i = 0; i < replicas->count; i++) {
         const Replica *replica = &replicas->replica[i];
         size_t end = strlen(text);
-        snprintf(text + end, sizeof text - end, "%s%s: %zu MB", i ? ", " : "", replica->name,
+        snprintf(text + end, sizeof text - end, "%s%s: %zu MiB", i ? ", " : "", replica->name,
                  device_peak_bytes(replica->device) >> 20);
     }
     log_say(log, "   == memory: %s (peak)", text);

@@ -27,7 +27,7 @@ scatter [0-9.]+ \| forward [0-9.]+ \| gather [0-9.]+ \| loss [0-9.]+ \| scatter 
 backward [0-9.]+ \| \
 reduce [0-9.]+ \| optimizer and data [0-9.]+$" output)" = 2
     check "the memory of $n devices" grep -qE \
-        "== memory: $(seq -s ', ' -f 'device %g: [0-9]+ MB' 0 $((n - 1))) \(peak\)$" output
+        "== memory: $(seq -s ', ' -f 'device %g: [0-9]+ MiB' 0 $((n - 1))) \(peak\)$" output
 done
 check "one device: the same weights as 01" test "$(hash_of 1.out)" = "$(hash_of one.out)"
 
@@ -36,9 +36,9 @@ expect 0 "" train 01_single_gpu "${few[@]}" --metrics few.one
 expect 0 "device 3: " train 02_data_parallel "${few[@]}" --devices 4 --metrics few.four
 check "4 devices for 3 rows" same_losses few.four few.one
 expect 0 "device 0: " train 02_data_parallel --arch lenet --epochs 1 --max-steps 1
-check "two devices by default" grep -q 'device 1: [0-9]* MB (peak)' output
+check "two devices by default" grep -q 'device 1: [0-9]* MiB (peak)' output
 expect 0 "device 0: " train 02_data_parallel --arch lenet --devices 0,2 --epochs 1 --max-steps 1
-check "two devices from a list" grep -q 'device 2: [0-9]* MB (peak)' output
+check "two devices from a list" grep -q 'device 2: [0-9]* MiB (peak)' output
 
 # --shared-link counts all bytes, even of gradients that a CPU reads in place. A step sends each copy 62006 weights and
 # receives as many gradients (and some padding). It sends all images but the first device's, and 10 logits each, twice.

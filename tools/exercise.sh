@@ -190,7 +190,7 @@ cmd_start()
     echo "$id" >"$work/.state/last"
     cmd_task
     [ -f "$build/libddp_cpu.a" ] ||
-        say "The first check builds everything, which takes some minutes. ./ddp setup does so now."
+        say "The first check builds what it needs, which takes some minutes. ./ddp setup builds all steps now."
 }
 
 cmd_task()
@@ -217,7 +217,7 @@ end_left()
     done
 }
 
-# Runs the check, and records its result in the log. A solved exercise stays solved.
+# Runs the check, and records its result in the log (for watch only a new one). A solved exercise stays solved.
 check()
 {
     local status=0 result=solved limit=${DDP_EXERCISE_LIMIT:-120} scratch=$work/.build/$id/run

@@ -226,7 +226,7 @@ static double distance(const StTensor *ours, const StTensor *theirs)
     return sqrt(off / norm);
 }
 
-// Prints the tensors that differ. Returns true if there are none.
+// Prints the first tensor that differs, and if there are more, how many. Returns true if none does.
 static bool compare(int gpu, const Mode *mode, const char *how, const Results *ours,
                     const StFile *file, double *worst)
 {

@@ -20,7 +20,7 @@ END {
     printf "\n%.2f GB/s over %s, and %.0f us for a small message: about as fast as %s (%s GB/s).\n", bandwidth, over,
         first, name[near], speed[near]
     if (where == "machine")
-        print "These ranks share one machine, so this is the speed of its memory, not that of a network."
+        print "These ranks share one machine, so this is not the speed of a network."
     printf "A step of ResNet-18 exchanges 16.9 MB of gradients: %.1f ms with two ranks, up to twice that with more.\n",
         16.9 / bandwidth
 }' <<<"$out"

@@ -41,7 +41,7 @@ typedef struct Speaker {
 static int size_of(const StFile *file, const char *path, const char *name, int of, int most)
 {
     const StTensor *t = st_find(file, name);
-    CHECK(t && t->ndim == 2, "", "%s is not a gpt: tensor %s is missing", path, name);
+    CHECK(t && t->ndim == 2, "", "%s is not a gpt: it has no matrix %s", path, name);
     CHECK(1 <= t->shape[of] && t->shape[of] <= most, "", "%s: tensor %s has a size of %lld, which "
           "is not between 1 and %d", path, name, (long long)t->shape[of], most);
     return (int)t->shape[of];
@@ -68,7 +68,7 @@ static ModelConfig config_of(const StFile *file, const char *path)
     }
     CHECK(strlen(vocabulary) == 2 * (size_t)c.classes && c.gpt.heads > 0 &&
               0 < c.gpt.layers && c.gpt.layers <= LAYERS && c.gpt.width % c.gpt.heads == 0, "",
-          "%s: its sizes contradict each other", path);
+          "%s: its sizes contradict each other or are out of range", path);
     return c;
 }
 
@@ -88,7 +88,7 @@ static void speaker_open(Speaker *s, const Config *config, const char *path)
         FAIL_ERROR(&error);
     for (int i = 0; i < sizes.classes; i++) {
         unsigned byte;
-        CHECK(sscanf(sizes.vocabulary + 2 * i, "%2x", &byte) == 1, "", "%s: its vocabulary", path);
+        CHECK(sscanf(sizes.vocabulary + 2 * i, "%2x", &byte) == 1, "", "%s: its vocabulary is not hexadecimal", path);
         s->bytes[i] = (uint8_t)byte;
     }
     s->row = xcalloc((size_t)(TEXT_KEY + sizes.per_row), sizeof *s->row);

@@ -8,9 +8,9 @@
 #                        `- node 2    and so on; a cable (a veth) connects each node to a bridge on the head
 #
 # The head and each node have their own processes, hostname, network, mounts and shared memory. Slurm keeps its files
-# (configuration, logs, state) in a tmpfs on /etc/slurm that only the cluster sees. So when the keeper dies, even by
-# kill -9, the kernel removes all of these. If the system refuses namespaces, each node is a slurmd on this host's
-# loopback interface.
+# (configuration, logs, state) in a tmpfs on /etc/slurm (or /mnt) that only the cluster sees. So when the keeper dies,
+# even by kill -9, the kernel removes all of these. If the system refuses namespaces, each node is a slurmd on this
+# host's loopback interface.
 #
 # The keeper locks $dir/slurm.lock. $dir/keeper holds its pid, $dir/cluster settings for other calls of this script. A
 # second process, the sweeper, waits for the end of the keeper. It removes these files and, without namespaces, the
@@ -41,8 +41,8 @@ usage()
   slurm down                end the cluster and everything that runs on it
   slurm hold N [OPTIONS]    for scripts: like up, but in the foreground; ends with the process that started it
 
-The nodes share this machine's files except /dev/shm and /etc/slurm, and cannot reach other networks.
-Logs: ./ddp slurm run ls /etc/slurm/log
+With namespaces, the nodes share this machine's files except /dev/shm and /etc/slurm, and cannot reach other networks;
+the logs: ./ddp slurm run ls /etc/slurm/log
 The cluster's directory is DDP_SLURM_DIR, by default build/slurm.
 END
 }
