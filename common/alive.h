@@ -1,10 +1,10 @@
 // alive.h - heartbeats: a page of memory on which this process shows that it makes progress.
 //
 // The page is shared with the supervisor that started this process, or is private; rank 0 gets
-// copies. A process that reads heartbeats is called a watcher. The training thread beats at each
-// layer, batch and piece of a file. Before it waits for another rank, for the device or for
-// something outside the program, it marks itself as waiting, and the watcher then expects no beats.
-// The table at the top of watch.c has the limits of all waits.
+// copies. A process that reads heartbeats is called a watcher. The training thread beats as it
+// works, for example at each batch. Before it waits for another rank, for the device or for
+// something outside the program, it marks itself as waiting. The table at the top of watch.c has
+// the limits.
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -14,33 +14,33 @@ enum { ALIVE_KEPT = 16, ALIVE_TEXT = 112, ALIVE_DOING = 240 };
 enum { ALIVE_PATIENCE = 600 };          // s: the default of --patience
 enum { ALIVE_PATIENT = 1, ALIVE_ENDLESS };     // waits that may last for the patience, or any time
 
-// A collective that has begun. A watcher may see half of it and half of a later one.
+// A collective, send or receive that has begun. A watcher may see half of it and half of another.
 typedef struct AliveCollective {
-    _Atomic uint64_t place;         // among this process's collectives, from 1
+    _Atomic uint64_t place;         // among this process's calls, from 1
     _Atomic int64_t count;          // values
     _Atomic uint64_t operation[3], communicator[3], section[3];     // names of up to 23 letters
 } AliveCollective;
 
 typedef struct Alive {
-    _Atomic int waits_for_ranks;    // above 0: the training thread waits for ranks or the device
+    _Atomic int waits_for_ranks;    // above 0: a thread waits for ranks or the device
     _Atomic int outside;            // 0, or the kind of a wait for something outside the program
     _Atomic uint64_t doing[ALIVE_DOING / 8];    // what it waits for: "reading train/1.jpg"
     _Atomic uint64_t beats;
     _Atomic bool joined;            // this rank has met the others
     _Atomic bool done;              // the process is about to exit
     _Atomic bool watched;           // a supervisor of ours or rank 0 watches this page
-    _Atomic double timeout, patience;   // s: --timeout and --patience (0: no limit)
-    _Atomic double device_step;     // s: a GPU's longest step; -1: no step has ended; 0: a CPU
-    _Atomic int64_t epoch, step;    // the last finished step, from 1; 0 before the first
-    // Of this epoch, in s. waited: for data. own: from each step's beginning to its first message
-    // to other ranks, in `messages` steps. spent: since the end of the first step.
+    _Atomic double timeout, patience;   // s; 0 or INFINITY: no limit
+    _Atomic double device_step;     // s: a GPU's longest measured step; -1: none yet; 0: a CPU
+    _Atomic int64_t epoch, step;    // the host's last finished step, from 1; 0: none yet
+    // Of this epoch, in s. waited: for data. own: from a step's beginning to its first message to
+    // other ranks, summed over `messages` steps. spent: from the end of the first step to the last.
     _Atomic int64_t steps, messages;
     _Atomic double waited, own, spent;
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
-    _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
+    _Atomic uint64_t begun, ended;  // calls so far; most of NCCL's never end here
     _Atomic uint64_t latest;        // place of the last one that began
     AliveCollective collectives[ALIVE_KEPT];    // the last ones, at place % ALIVE_KEPT
-    int64_t supervisor;             // pid of the process that watches this page, or 0
+    int64_t supervisor;             // pid of the supervisor that shares this page, or 0
     uint64_t pid_namespace;         // of that pid (launcher_namespace)
 } Alive;
 
@@ -57,7 +57,7 @@ void alive_bequeath(int descriptor, int number);
 bool alive_inherit(void);
 
 void alive_copy(Alive *to, const Alive *from);
-// Has the process ever published anything? False for programs other than ours.
+// Has the page had a beat, or a timeout? False for programs other than ours.
 bool alive_seen(const Alive *page);
 const Alive *alive_here(void);
 
@@ -67,7 +67,7 @@ void alive_wait_begin(void);
 void alive_wait_end(void);
 
 // Marks a wait for something outside the program, until the end of the block. If the wait is long,
-// the watcher prints both texts ("rank 1 ... has been reading train/1.jpg"), so they must stay
+// the watcher may print both texts ("rank 1 ... has been reading train/1.jpg"). They must stay
 // valid.
 #define ALIVE_OUTSIDE(doing, what) ALIVE_OUTSIDE_(doing, what, ALIVE_PATIENT)
 // Marks a wait for writing, which has no time limit. Only the main thread's waits count: a
@@ -100,14 +100,14 @@ void alive_watched(void);
 void alive_limits(double timeout, double patience);     // s, 0: no limit
 
 // Writes for example "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648
-// (gradients), in backward, completed". The host does not see when NCCL's calls end, so they are
-// never "completed".
+// (gradients), in backward, completed". The host does not see when NCCL's calls end; then
+// "completed" is missing.
 void alive_progress(const Alive *alive, char *text, int size);
 // The rank for which the others wait, with its times (watch_slowest), or "". Set by rank 0's store.
 void alive_slowest_set(const char *text);
 void alive_slowest(char text[ALIVE_DOING]);
 void alive_doing(const Alive *alive, char text[ALIVE_DOING]);
-// The collective with this number, or NULL if it has not begun or is no longer among the last
+// The collective at this place, or NULL if it has not begun or is no longer among the last
 // ALIVE_KEPT.
 const AliveCollective *alive_collective(const Alive *alive, uint64_t place);
 // "all_reduce of 11181648 (gradients), in backward"

@@ -6,11 +6,12 @@
 //   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 if it has a letter
 //
 // --config FILE (in programs without operands) reads lines "key = value": an option's name and its
-// value, yes or no for a flag. # begins a comment. The command line overrides files, a later file
-// overrides an earlier one. --print-config prints such a file, with defaults as comments.
+// value, yes or no for a flag. # begins a comment at the start of a line or after a space. The
+// command line overrides files, a later file overrides an earlier one. --print-config prints such a
+// file, with defaults as comments.
 //
-// A wrong option ends the program before any work, with one line on stderr and status 2. Defaults
-// are what the variables hold when their rows are added.
+// args_parse ends the program at a wrong option, with one line on stderr and status 2. Defaults are
+// what the variables hold when it is called.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,8 +69,8 @@ void args_add(Args *args, const char *file, const Option *rows, int count);
 // one.
 void args_preset(Args *args, const char *option, const char *value, const char *lines);
 
-// Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option
-// (suggesting a similar name), a missing, malformed or out-of-range value, a file that two options
+// Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option,
+// a missing, malformed or out-of-range value, an option without effect, a file that two options
 // would write, or, in a program without operands, a word that is not an option. First opens
 // /dev/null for stdin, stdout and stderr where they are closed, so call it before opening any file.
 void args_parse(Args *args, int argc, char **argv);
@@ -77,7 +78,7 @@ void args_parse(Args *args, int argc, char **argv);
 // The numbers of an ARG_LIST; a single number is a count: "2" means 0 and 1. Returns how many.
 int args_count_or_list(const char *text, int *numbers);
 
-// For rules that involve several options: prints "train: --lr: ..." and exits 2.
+// For rules that the table cannot express: prints "train: --lr: ..." and exits 2.
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool args_given(const Args *args, const char *option);
@@ -86,6 +87,6 @@ bool args_given(const Args *args, const char *option);
 // together. The caller frees it.
 char *args_shared(const Args *args);
 
-// Every option as a JSON object: {"epochs":5,"batch_size":256}. The caller frees it with
-// json_decref.
+// All options but --config and --print-config as a JSON object: {"epochs":5,"batch_size":256}. The
+// caller frees it with json_decref.
 struct json_t *args_json(const Args *args);

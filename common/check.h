@@ -4,8 +4,8 @@
 //   hint: the file is damaged, or not a safetensors file; copy it again
 //
 // Exit statuses: 0 done, 1 something failed, 2 wrong options, 3 the loss or a gradient is not
-// finite, or no picture can be decoded, 4 the run failed and another process prints why, 128 + the
-// signal: interrupted (130 for Ctrl-C).
+// finite, or a rank can decode none of its pictures, 4 the run failed and another process prints
+// why, 128 + the signal: interrupted (130 for Ctrl-C).
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>
@@ -39,8 +39,8 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
     __attribute__((format(printf, 4, 5)));
 #define WARN(hint, ...) warn_at(__FILE__, __LINE__, hint, __VA_ARGS__)
 
-// Replaces control characters in user input and file contents, so that a message stays on one line
-// and cannot send escape sequences to the terminal.
+// Replaces ASCII's control characters, with which a text could end a message's line or control the
+// terminal.
 void blank_controls(char *text);
 
 // For one of several ranks: errors and warnings then name it ("[rank 2/4 node1:4711]"), and only
@@ -49,8 +49,8 @@ void check_set_rank(int rank, int ranks);
 int own_rank(void);
 int rank_count(void);
 
-// leave_at_once (also after an error or a signal) first calls clean_up, to remove half-written
-// files; exit() does not. clean_up must be async-signal-safe; a later one replaces it.
+// leave_at_once first calls clean_up; exit() does not. clean_up must be async-signal-safe; a later
+// one replaces it.
 void check_on_exit(void (*clean_up)(void));
 
 // Cleans up and ends the process, whatever its other threads are doing: exit() would run the

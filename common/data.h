@@ -8,7 +8,7 @@ typedef struct DataConfig {
     const char *data;       // auto, cifar10, ..., synthetic, a directory, words, or text:FILE
     int block;              // text: bytes in a window
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
-    const char *bad_images; // if a picture is unreadable: stop, skip
+    const char *bad_images; // if a picture cannot be decoded: stop, skip
     int train_count, test_count; // use only N samples (synthetic: make N); 0: all
     int workers;
     bool augment;
@@ -16,9 +16,9 @@ typedef struct DataConfig {
 DataConfig data_defaults(void);
 void data_options(Args *args, DataConfig *config);
 
-// A random crop moves an image by up to `padding` pixels each way and fills with black; a flip
-// mirrors it. Both depend only on seed, epoch and the sample's id. In a text, a crop moves all
-// windows of an epoch by the same number of bytes, less than a window.
+// A crop moves an image by up to `padding` pixels each way, on black. Of a picture file it takes a
+// random part (view_random). It moves all windows of a text by the same number of bytes, less than
+// a window. A flip mirrors an image at random. Both depend only on seed, epoch and sample id.
 typedef struct Augment {
     bool crop, flip;
     int padding;
@@ -28,8 +28,8 @@ typedef struct Augment {
 
 typedef struct Dataset {
     int count, channels, height, width, classes;
-    uint8_t *inputs;        // (count, channels, height, width), host
-    int32_t *labels;        // (count), host
+    uint8_t *inputs;        // host: (count, channels, height, width), or tokens; pictures: NULL
+    int32_t *labels;        // (count), host; text: NULL
     struct Pictures *pictures; // of picture files, or NULL
     int per_row;            // labels of a sample: 1 for an image; for a text, the tokens of a
                             // window, and `inputs` holds tokens
@@ -40,9 +40,9 @@ int dataset_label(const Dataset *set, int64_t n);
 
 typedef struct Data {
     char name[24];
-    char source[256];       // where it was found
-    char fingerprint[128];  // the same for the same data; data_cut changes it
-    uint32_t checksum;      // of the files' bytes; part of the fingerprint
+    char source[256];       // where it was found, or how it was made
+    char fingerprint[128];  // the same for the same data
+    uint32_t checksum;      // part of the fingerprint
     char samples[40];       // what they are, for messages: "images", "windows of 16 bytes"
     const char *unit;       // what has a label: "images", "bytes"
     char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
@@ -54,17 +54,16 @@ typedef struct Data {
     struct Folder *folder;  // of pictures, or NULL
 } Data;
 
-// Finds and reads the data set, and checks all sizes, magic numbers and labels.
+// Finds and opens the data set.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
-// Like data_open, but of a folder of pictures it checks only the files of part `part` (from 0), so
-// that processes can share this work.
+// Like data_open, but of a folder of pictures it checks only the files of part `part` (from 0) of
+// `parts`, so that processes can share this work.
 bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part, int parts,
                     Error *err);
 void data_close(Data *data);
-// Keeps at most `most` samples of each set, and changes the fingerprint.
+// Keeps at most `most` samples of each set, and renews the fingerprint.
 void data_cut(Data *data, int most);
-// A number > 0 that identifies the training samples and whether they are shuffled. With equal
-// seeds, equal numbers mean the same order.
+// A number > 0. Runs for which it differs train with different samples, or in a different order.
 int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or quotes: "airplane", "a", "0x0a". NULL if the set has no
 // names (CIFAR-100, synthetic).
@@ -88,7 +87,7 @@ typedef struct Batch {
     int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
 } Batch;
 
-// Rows [begin, begin + rows) of a batch in this layout.
+// Rows [begin, begin + rows) of a batch. shape: that of its inputs.
 static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int rows)
 {
     Batch part = *batch;
@@ -112,9 +111,9 @@ typedef struct LoaderConfig {
     bool pad_tail;          // evaluation: the last batch has as many rows as the others
 } LoaderConfig;
 
-// Worker threads prepare batches ahead, in LOADER_SLOTS buffers, on a stream of their own. Picture
-// files are decoded only when a batch needs them, so memory does not grow with their number. A
-// canvas may be larger than its image, which is then centred on black.
+// Worker threads prepare batches ahead, in LOADER_SLOTS buffers, on a stream of their own; without
+// workers, loader_next does it. Picture files are decoded only when a batch needs them. A canvas
+// may be larger than its image, which is then centred on black.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);

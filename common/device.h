@@ -23,15 +23,16 @@ const char *device_uuid(int index);
 // "0000:3b:00.0": where this GPU is on the machine's PCI bus; CPU: "".
 const char *device_bus(int index);
 
-// CPU: which vector instructions the processor has; a larger number means newer ones. CUDA: 0.
-// Ranks with different processors compute the same bits if all use only instructions that all have.
-// Call device_level and device_limit before any other function here.
+// CPU: which vector instructions this process may use; a larger number means newer ones. CUDA: 0.
+// Ranks that use different instructions may compute different bits. Call device_level and
+// device_limit before any other function here.
 int device_level(void);
-// From now on no newer instructions than those of `level` are used. Returns their name: "avx2".
+// CPU: from now on oneDNN uses no newer instructions than those of `level`. Returns their name:
+// "avx2".
 const char *device_limit(int level);
 
-// Opens device `index` with `threads` cores (CPU; 0: all of the affinity mask) and makes it the
-// calling thread's current device.
+// Opens device `index` with `threads` threads (CPU; 0: one for each core of the affinity mask) and
+// makes it the calling thread's current device.
 Device *device_open(int index, int threads);
 // CPU: the number of threads for each of `devices` devices that share the cores of this process's
 // affinity mask: `asked`, or if that is 0 OMP_NUM_THREADS, or if that is not set an equal share.
@@ -40,8 +41,8 @@ int device_share(int devices, int asked, bool warn);
 void device_close(Device *device);
 void device_use(Device *device);                 // the calling thread's current device
 const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"
-int device_threads(const Device *device);        // CPU: cores in use; CUDA: 0
-size_t device_peak_bytes(const Device *device);  // most memory ever allocated through device_alloc
+int device_threads(const Device *device);        // CUDA: 0
+size_t device_peak_bytes(const Device *device);  // of device_alloc's memory, so far
 bool device_shares_memory(const Device *device);
 
 // Device memory, filled with zeros. If there is not enough, fails and prints the size.
@@ -71,7 +72,7 @@ void fill_zero(Stream *stream, void *memory, size_t bytes);
 // At least `bytes` of device memory that the stream's operations use in turn. It is zero at first.
 // A recorded step may not ask for more than an earlier call did.
 void *stream_scratch(Stream *stream, size_t bytes);
-// Calls fn on the host, with a copy of arg, after the stream's earlier work. Not allowed in a
+// Calls fn on the host, with arg or a copy of it, after the stream's earlier work. Not allowed in a
 // recorded step (see replay_forbid). fn must not use the device: under CUDA it runs in a thread of
 // the driver.
 void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes);
@@ -82,11 +83,11 @@ void event_record(Event *event, Stream *stream); // "everything so far on this s
 void stream_wait(Stream *stream, Event *event);  // later work of the stream waits for the event
 void event_sync(Event *event);                   // the host waits for the event
 
-// A step that always does the same work can be recorded once and replayed with one call. At 32x32
-// pixels, launching 100 kernels takes longer than running them.
+// A step that always does the same work can be recorded once and replayed with one call. On small
+// images, launching a step's kernels can take longer than running them.
 //
 //   replay_run(replay, key, step, arg):  the first call with a key just calls step(arg) (which may
-//   allocate); the second records it; all later ones replay the recording.
+//   allocate); the second records it; this and all later ones replay the recording.
 //
 // step must do the same work for the same key: values that change (learning rate, loss scale) have
 // to be read from device memory. A recording contains addresses and sizes, so give each buffer that

@@ -1,11 +1,11 @@
-// interrupt.h - ends training after Ctrl-C, SIGTERM or SIGUSR1. The first Ctrl-C or SIGTERM ends
-// the program after the current step (before the ranks have met: at once), the second at once.
-// SIGUSR1, which batch systems send some time before they end a job, also ends the program after
-// the current step. It never counts as the first of two signals, so repeating it is harmless.
+// interrupt.h - ends training after Ctrl-C, SIGTERM or SIGUSR1. The first Ctrl-C or SIGTERM asks
+// the program to stop (before the ranks have met, it ends at once); the second ends it at once.
+// SIGUSR1, which batch systems send some time before they end a job, also asks it to stop. It never
+// counts as the first of two signals, so repeating it is harmless.
 #pragma once
 #include <stdbool.h>
 
-// speak: the first signal prints a line on stderr.
+// speak: the first Ctrl-C or SIGTERM prints a line on stderr.
 void interrupt_install(bool speak);
 // The signal that asks this program to end, or 0. The program then exits with 128 + the signal: 130
 // for Ctrl-C.
@@ -15,7 +15,7 @@ int interrupt_requested(void);
 void interrupt_silence(void);
 void interrupt_announce(void);
 
-// Ranks must all stop after the same step. After interrupt_hold a signal is only remembered:
+// Ranks must all stop after the same step. After interrupt_hold the first is only remembered:
 // interrupt_requested returns 0 until the ranks have agreed and call interrupt_stop.
 void interrupt_hold(void);
 int interrupt_received(void);   // the signal that came to this process, or 0

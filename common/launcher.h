@@ -8,5 +8,5 @@ void launcher_check(int ranks);
 // Pids may be compared only between processes for which this returns the same number.
 unsigned long launcher_namespace(void);
 // The pid of the launcher on this machine, even if it started this process through scripts. 0:
-// none.
+// not known.
 pid_t launcher_pid(void);

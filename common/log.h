@@ -13,9 +13,9 @@ LogConfig log_defaults(void);
 void log_options(Args *args, LogConfig *config);
 
 typedef struct Log Log;
-// Of several ranks (check_set_rank) only rank 0 prints, and its rates are sums over all ranks. The
-// others write metrics only if the file's name contains "%r", which each rank replaces with its
-// number. append: a resumed run continues the same file.
+// Of several ranks (check_set_rank) only rank 0 prints. Its rates are its own rate times the number
+// of ranks. The others write metrics only if the file's name contains "%r", which each rank
+// replaces with its number. append: a resumed run continues the same file.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
 // Are numbers due after this step (from 1)? They are due every print_freq steps and at the last
@@ -47,11 +47,11 @@ typedef struct LogStep {
     bool final;                 // of the run: always printed
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
-    bool all_ranks;             // the numbers are sums over all ranks, not rank 0's own
-    // With mixed precision, of the last step; 0: not printed.
+    bool all_ranks;             // stats are sums over all ranks, not rank 0's own
+    // Of the last step; 0: not printed.
     double norm;                // of the gradients, before they were clipped
-    double loss_scale;          // if it is printed, so are steps skipped since the start:
-    int64_t skipped;
+    double loss_scale;
+    int64_t skipped;            // steps, since the run began; printed only with a loss scale
 } LogStep;
 void log_step(Log *log, const LogStep *step);
 
@@ -63,7 +63,7 @@ void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // A test's result, as a line; and, if the run only evaluates, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);
 // The end of a run: the hash of the weights, as a line; and, with threads and memory, as the "end"
-// event. Fails if a line of the run could not be written (a full disk).
+// event. Fails if a line could not be written, unless a pipe's reader had ended.
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // Writes a JSON object on its own line: "event" first, then the members, which it takes over:

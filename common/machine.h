@@ -6,7 +6,7 @@
 enum { MACHINE_NAME = 64 };
 
 typedef struct Machine {
-    char host[MACHINE_NAME], boot[MACHINE_NAME];    // together unique to a machine
+    char host[MACHINE_NAME], boot[MACHINE_NAME];    // together unique to a machine or container
     cpu_set_t cores;
 } Machine;
 

@@ -17,7 +17,7 @@ typedef struct ModelConfig {
     int channels, height, width, classes;
     int batch;              // maximum rows of a batch
     int pass;               // maximum rows that go through the layers at once; 0: the whole batch
-    Type type;              // of images, activations, and the weights that convolutions read
+    Type type;              // of images, activations (but logits are f32) and convolutions' weights
     int per_row;            // tokens of a sample; 0 or 1: samples are images
     GptConfig gpt;
     const char *vocabulary; // of a text: its tokens (Data)
@@ -28,7 +28,7 @@ void model_check_options(const Args *args, const GptConfig *gpt);
 
 typedef enum { MODEL_WEIGHT, MODEL_VECTOR, MODEL_BUFFER, MODEL_COUNTER } ModelKind;
 
-// A tensor with its name in torchvision, or in karpathy's minGPT.
+// A tensor with its name in PyTorch: a ResNet's in torchvision, a gpt's in karpathy's minGPT.
 typedef struct ModelTensor {
     char name[56];          // "layer1.0.conv1.weight"
     ModelKind kind;         // weights and vectors are parameters; a counter is num_batches_tracked
@@ -65,14 +65,14 @@ typedef struct Model {
     ModelTensor *tensors;   // in the order of the layers
     int tensor_count;
 
-    Net *net;               // layers, activations and plans: private to model.c
+    Net *net;               // layers, activations and plans: private to model/
     int64_t torch_params;   // as PyTorch counts them
 } Model;
 
-// Fails on an unknown name or images that are too small.
+// Fails if there is no such network, or if it does not fit the data.
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config);
 void model_free(Model *model);
-// Initialises each layer as PyTorch does, and a gpt as GPT-2, with random numbers keyed by seed,
+// Initialises each layer as PyTorch does, and a gpt as minGPT, with random numbers keyed by seed,
 // tensor and element.
 void model_init(Model *model, int64_t seed);
 
@@ -87,7 +87,7 @@ size_t model_activation_bytes(const Model *model, Type type);
 // running ones, and applies dropout; otherwise uses the running ones.
 void model_forward(Model *model, const void *inputs, int rows, bool training);
 // dlogits -> grads, which it overwrites, for the rows of the last forward. ready (or NULL) is
-// called for each range of gradients as soon as it is final, front to back.
+// called for each range of gradients when it is final, front to back.
 void model_backward(Model *model, GradReady ready, void *arg);
 
 // The score of a test in percent: of images the accuracy, of text e^-loss.
@@ -100,6 +100,6 @@ void model_export(const Model *model, const ModelTensor *tensor, const float *ar
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 
 // FNV-1a over the f32 parameters' words, tensor by tensor in name order, in torch's layout. Two
-// models with the same hash have, almost surely, the same bits, whatever the backend, the number of
-// ranks or the layouts inside.
+// models with the same hash have, almost surely, the same parameters bit for bit, whatever the
+// backend, the number of ranks or the layouts inside.
 uint64_t model_hash(const Model *model);

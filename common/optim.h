@@ -12,7 +12,7 @@ typedef struct OptimConfig {
     int step_size;          // step: epochs between two decays
     const char *milestones; // multistep: "60,120,160", in epochs
     double gamma;           // step, multistep: factor of each decay
-    double min_lr;          // cosine: the rate at its end
+    double min_lr;          // cosine: the rate at its end, if less than lr
     int cosine_steps;       // cosine: steps until then; 0: all of the run's
     double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch,
     int warmup_steps;       // plus this many steps
@@ -22,7 +22,7 @@ OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);
 // For programs that use optim_lr_of_ranks.
 void optim_scale_options(Args *args, OptimConfig *config);
-// After args_parse: --lr-scale linear warms up over 5 epochs unless --warmup is given.
+// After args_parse: --lr-scale linear warms up over 5 epochs if no warm-up is given.
 void optim_default_warmup(const Args *args, OptimConfig *config);
 
 // The learning rate of a step, which is counted from 0 over all epochs. It is a pure function, so a

@@ -1,5 +1,5 @@
-// output.h - the files that a run writes. None is overwritten by mistake, and one that is replaced
-// is complete at any moment.
+// output.h - the files that a run writes. It overwrites no file of another kind, and a file that it
+// replaces is complete at any moment.
 #pragma once
 #include "check.h"
 #include <stdio.h>
@@ -12,17 +12,18 @@ typedef enum OutputKind {
     OUTPUT_RENDEZVOUS       // rank 0's address, for a file system that all machines share
 } OutputKind;
 
-// Do these names mean the same file? They do if they differ only in an ending .best, .tmp or .lock,
-// since a run writes these files, too. A name with %r means the files of all ranks.
+// Do these names mean the same file, links to files aside? They also do if they differ only in an
+// ending .best, .tmp or .lock, since a run writes these files, too. A name with %r means the files
+// of all ranks.
 bool output_same(const char *a, const char *b);
 
-// Call it before any work for each file that this process will write. Fails if the file's first
-// bytes show content of a different kind. Devices, pipes and empty files are fine.
+// Call it before opening a file to write. Fails if the file cannot be read, or if its first bytes
+// show content of a different kind. Devices, pipes and empty files are fine.
 bool output_claim(const char *path, OutputKind kind, Error *err);
 
 // Claims a regular file, or one that does not exist yet, for replace_open. Until this process ends,
-// no other process on this host can do the same, because this one holds a lock on path.lock. The
-// lock of a process that was killed is gone, though its file may remain.
+// no other process on this host can do the same, because this one holds a lock on path.lock (if the
+// file system has locks). The lock of a process that was killed is gone; its file may remain.
 bool output_lock(const char *path, OutputKind kind, Error *err);
 
 // Locks an open file, if it is a regular one, until it is closed. False if another process has held

@@ -1,6 +1,5 @@
 // rng.h - two generators of random numbers. Philox is counter-based: any rank or thread can compute
-// the number for (seed, epoch, sample). MT19937 is torch.Generator's algorithm on the CPU: with it,
-// an epoch has the same order as in PyTorch.
+// the number for (seed, epoch, sample). MT19937 is torch.Generator's algorithm on the CPU.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,21 +44,22 @@ static inline Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int pad
     return j;
 }
 
-// The key of a row of text in an epoch (data.h); and by how many bytes all windows of that epoch
-// are shifted, 0 .. block - 1.
+// The key of a row of text in an epoch (data.h).
 static inline Philox text_key(uint64_t seed, int64_t epoch, int32_t id)
 {
     return philox(seed, (uint64_t)epoch, (uint64_t)(uint32_t)id);
 }
 
+// By how many bytes all windows of an epoch are shifted: 0 to block - 1.
 static inline int text_offset(uint64_t seed, int64_t epoch, int block)
 {
     uint64_t random = philox(seed, (uint64_t)epoch, UINT64_MAX).v[0];
     return (int)((random * (unsigned)block) >> 32);
 }
 
-// Uniform in [0, 1), from 32 random bits; and two standard normal numbers from 64.
+// Uniform in [0, 1), from the upper 24 bits.
 static inline float uniform_of(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
+// Two standard normal numbers, from 64 random bits.
 void normal_pair(uint32_t bits0, uint32_t bits1, float out[2]);
 
 // torch.randperm(count, generator=torch.Generator().manual_seed(seed))

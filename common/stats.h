@@ -1,10 +1,10 @@
-// stats.h - losses and correct predictions, summed up on the device.
+// stats.h - sums of losses and correct predictions.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef struct Stats {
-    double loss_sum;                        // of this epoch, finite losses only
+    double loss_sum;                        // of an epoch or a test; stays finite
     int64_t count, correct1, correct5;
     double batch_loss_sum;                  // of the last batch alone, finite or not
     int64_t batch_count, batch_correct1;
@@ -12,9 +12,9 @@ typedef struct Stats {
     int64_t bad_gradients;                  // steps skipped because a gradient was not finite
 } Stats;
 
-// Ends the run because a loss or a gradient was not finite. All ranks call it; rank 0 prints a
-// message, and so does each rank with such a loss.
+// Ends this process because a loss or a gradient was not finite. Rank 0 prints a message, and so
+// does each rank with such a loss.
 _Noreturn void fail_diverged(const Stats *stats, int64_t epoch, int64_t step);
-// Ends the run because gradients are not finite with a fixed loss scale, or with the smallest. All
-// ranks call it; rank 0 prints a message.
+// Ends this process because gradients are not finite with a fixed loss scale, or with one that has
+// fallen below 1. Rank 0 prints a message.
 _Noreturn void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step);

@@ -3,10 +3,10 @@
 //   rank 0   listens | 1 2 3 join | answers puts and gets, checks beats ... | end
 //   rank 1   connects, is accepted | put get get ... | beat beat beat ...   | end
 //
-// A thread in rank 0 serves the store, and a thread in each rank sends heartbeats (alive.h). If no
-// supervisor of ours started the ranks, rank 0 watches them: a rank whose connection closes has
-// died, and one that is silent for its timeout is lost. If rank 0 falls silent, each rank reports
-// that and ends.
+// A thread in rank 0 serves the store, and a thread in each rank sends heartbeats (alive.h). Rank 0
+// watches the ranks: one whose connection closes before it is done has died, and one that is silent
+// for its timeout is lost. A supervisor of ours has 2 s to report this first. If rank 0 falls
+// silent, a rank reports that and ends.
 #pragma once
 #include "tcp.h"
 #include "world.h"
@@ -32,8 +32,8 @@ void tcp_store_offer(TcpStoreConfig *config, const char *host, int port, bool on
 
 // Returns when all ranks are there, and fills in the world's address, run and store. Fails if a
 // rank is missing (alive_limits), has died, joins twice, is refused, or has a different world size.
-// A signal ends the process here and in the store's calls (interrupt_leave).
+// A signal ends the process here and in store_get (interrupt_leave).
 void tcp_store_join(const TcpStoreConfig *config, World *world);
-// Marks this rank as done (alive_done) and closes its connection. Rank 0 first waits up to 2 s for
+// Marks this rank as done (alive_done) and closes its connection. Rank 0 then waits up to 2 s for
 // the others.
 void tcp_store_end(World *world);

@@ -6,7 +6,7 @@
 // example "worker 3".
 pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what);
 
-int core_count(void);   // cores in this process's affinity mask
+int core_count(void);   // cores in this thread's affinity mask
 
 // Starts OpenMP's threads for parallel regions of this size, with all signals blocked: the main
 // thread handles signals, since it has a stack for them (interrupt.c).

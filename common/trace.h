@@ -1,13 +1,14 @@
 // trace.h - a timeline of the run for https://ui.perfetto.dev (Chrome's trace format), and, under
-// CUDA, NVTX ranges. The file is a JSON array with one event per line. Its closing bracket is never
-// written, so it can be read after every event, even if the run was killed.
+// CUDA, NVTX ranges. The file is a JSON array with one event per line. The format needs no closing
+// bracket, and none is written. So the file can be read even if the run was killed.
 #pragma once
 
 // Call it at most once. path NULL: nothing is written.
 void trace_open(const char *path);
 // Before trace_open, if the ranks of a machine share one file: this process appears in it as
 // process `rank`. run: a name of this run, of at most 63 letters and digits; a process that finds a
-// different run's timeline in the file empties it. NULL: not shared.
+// different run's timeline in the file empties it, or fails if that run still writes. NULL: not
+// shared.
 void trace_among(int rank, const char *run);
 void trace_close(void);
 
@@ -19,8 +20,10 @@ void trace_begin(const char *name);
 void trace_end(void);
 // call: the call that the span is, as all ranks name it ("gradients #212"), or NULL.
 void trace_begin_call(const char *name, const char *call);
-// The innermost open span of this thread, whether there is a timeline or not; "": none.
+// The innermost open span of this thread, whether there is a timeline or not; "": none, or more
+// than 16 are open.
 const char *trace_section(void);
 
-// Passes all spans to a profiler, even without --trace: the CUDA backend registers NVTX's calls.
+// From now on passes all spans to a profiler, even without --trace: the CUDA backend registers
+// NVTX's calls.
 void trace_profiler(void (*begin)(const char *name), void (*end)(void));

@@ -8,11 +8,11 @@
 enum { WATCH_HOST = 64 };
 
 typedef struct Watched {
-    Alive *alive;           // its page; NULL: this rank is watched elsewhere
+    Alive *alive;           // its page; NULL: it is not watched here, or not yet
     pid_t pid;
     char host[WATCH_HOST];  // "": this process watches itself
-    bool remote;            // its page comes over the network; else our own child
-    double last_message;    // s: when the page last came
+    bool remote;            // its page comes over the network; else our child, or this process
+    double last_message;    // s: when a message last came
     double delay;           // s: extra time in which its own supervisor may report what happened
     double ended;           // s: when it was reaped, or its connection closed; 0: it lives
     double stopped;         // s: when SIGSTOP or the like stopped it, or 0
@@ -32,10 +32,10 @@ typedef struct Watch {
 } Watch;
 
 // Puts into `text` the rank for which the others wait in this epoch's steps, with its times and
-// theirs; or "" if they wait less than a tenth of a step, or have made too few steps.
+// theirs; or "" if they wait at most a tenth of a step, or if it is too early to tell.
 void watch_slowest(const Watch *watch, char text[ALIVE_DOING]);
 bool watch_lives(const Watch *watch);
-// Names the rank that has died, hangs, is stopped or waits too long, in one line on stderr, and
-// returns the exit status for all. 0: nothing is wrong. Call it a few times a second; now: s, of
-// clock_now().
+// Returns the exit status for all if a rank has died, hangs, is stopped or waits too long, else 0.
+// Reports this on stderr, unless the rank's exit status shows that a message was printed. Call it a
+// few times a second; now: s, of clock_now().
 int watch_judge(Watch *watch, double now);

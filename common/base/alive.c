@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static Alive own;                       // private: no other process reads it
+static Alive own;                       // used until alive_publish
 static Alive *_Atomic here = &own;
 
 static Alive *alive(void) { return atomic_load_explicit(&here, memory_order_relaxed); }

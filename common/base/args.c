@@ -43,7 +43,7 @@ static double number_of(const Option *option)
     }
 }
 
-// The shortest decimal that converts back to the same number.
+// A short decimal that converts back to the same number.
 static void double_text(double value, char *out, size_t size)
 {
     for (int digits = fabs(value) < 1e6 ? 6 : 1; digits <= 17; digits++) {
@@ -170,7 +170,7 @@ static const char *program_name(const Args *args)
     return basename(args->program ? args->program : "train");
 }
 
-// An error in a config file names the file and the line.
+// While a config file is read, an error names the file and the line.
 void args_reject(const Args *args, const char *option, const char *format, ...)
 {
     char text[512];
@@ -188,7 +188,7 @@ void args_reject(const Args *args, const char *option, const char *format, ...)
     exit(EXIT_USAGE);
 }
 
-// Option names of the tutorials that the series follows, of torchrun and of Horovod.
+// Option names that other programs use.
 static const struct { const char *theirs, *ours; } foreign[] = {
     { "base-lr", "--lr RATE" },
     { "batches-per-allreduce", "--accumulate K, where -b counts all K parts (steps 05 to 07)" },
@@ -222,8 +222,8 @@ static const struct { const char *theirs, *ours; } foreign[] = {
     { "weight-decay", "--wd W" },
 };
 
-// For a name in `foreign`, gives ours; else suggests the option with the longest common beginning:
-// at least three letters, or its whole name.
+// For a name in `foreign`, gives ours; else suggests an option with a common beginning: at least
+// three letters, or its whole name.
 static _Noreturn void reject_unknown(const Args *args, const char *typed)
 {
     const char *word = typed + strspn(typed, "-"), *nearest = NULL;
@@ -360,7 +360,7 @@ static void set_value(Args *args, const Option *option, const char *text)
 
 // --- help ----------------------------------------------------------------------------------------
 
-// "  -b, --batch-size N       batch size (of each rank) [256]", in at most 80 columns.
+// "  -b, --batch-size N        batch size (of each rank) [256]", in at most 80 columns.
 static void print_row(const Option *option)
 {
     enum { TEXT = 28, WIDTH = 80 };
@@ -447,7 +447,8 @@ static void read_config(Args *args, const char *path)
         args_reject(args, "config", "%.200s is not a text file: byte %zd is zero", path, length);
     config.reading = path;
     config.line = 0;
-    size_t mark = length > 0 && strncmp(*text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;   // some editors'
+    // Some editors begin a file with a byte order mark.
+    size_t mark = length > 0 && strncmp(*text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
     for (char *rest = length > 0 ? *text + mark : NULL, *line; (line = strsep(&rest, "\n"));) {
         config.line++;
         read_line(args, line);
@@ -538,7 +539,7 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-// Rejects `option` if the option that `via` needs is off or has a different value. Returns the
+// Rejects `option` if the option that `via` needs is off or has a wrong value. Returns the
 // option that `via` needs.
 static const Option *needed(const Args *args, const Option *option, const Option *via)
 {

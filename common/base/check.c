@@ -35,8 +35,8 @@ void blank_controls(char *text)
             *text = '?';
 }
 
-// One write, so that the lines of several processes do not mix. On a terminal, the message first
-// erases the progress line.
+// One write, so that the lines of several processes do not mix. On a terminal it first erases a
+// progress line.
 static void print_message(const char *file, int line, const char *hint, const char *format,
                           va_list args)
 {
@@ -56,7 +56,7 @@ static void print_message(const char *file, int line, const char *hint, const ch
                      rank, host, (int)getpid(), basename(file), line, message,
                      hint_line, hint_line[0] ? "\n" : "");
     if (write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1) < 0)
-        return; // stderr is closed
+        return; // stderr may be closed
 }
 
 void warn_at(const char *file, int line, const char *hint, const char *format, ...)

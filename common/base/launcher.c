@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The first variable that is set gives the number of ranks that a launcher has started.
+// The first variable above 0 gives the number of ranks that a launcher has started.
 void launcher_check(int ranks)
 {
     static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "PMI_SIZE",

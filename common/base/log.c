@@ -23,9 +23,9 @@ typedef struct Progress {
     double started;         // when it did (s)
     double seconds;         // from then until the clock stopped
     int64_t samples;        // since then
-    double wait_ms;         // since then, that rank 0 waited for data
-    double lr;              // of the latest step
-    char numbers[192];      // of the latest step: "loss: 1.959 | acc: 28.633%"
+    double wait_ms;         // since then, spent waiting for data
+    double lr;              // of the latest log_step
+    char numbers[192];      // of the latest log_step: "loss: 1.959 | acc: 28.633%"
     double drawn;           // when it was last drawn (s)
     bool shown;             // is on the screen, with the cursor at its end
 } Progress;
@@ -39,7 +39,7 @@ struct Log {
     const char *unit;       // "images"
     int per_sample;         // units in a sample
     Progress line;
-    double stepped;         // s: log_step's last call
+    double stepped;         // s: log_step's last call, or the epoch's beginning
     double reported;        // when the last "step" event was written, or the epoch began (s)
     int64_t samples;        // samples since then
     double wait_ms;         // spent waiting for data since then
@@ -151,7 +151,7 @@ static void numbers_text(const LogStep *s, char *out, size_t size)
 }
 
 //   epoch 1/5  121/196 [00:42<00:26, 733 images/s] loss: 1.959 | acc: 28.633%
-// Redrawn at most ten times a second, and cut so that it does not wrap.
+// Redrawn at most ten times a second unless `force`, and cut so that it does not wrap.
 static void progress_draw(Log *log, bool force)
 {
     Progress *line = &log->line;

@@ -156,7 +156,8 @@ static int open_locked(const char *path)
     }
 }
 
-// May rename() replace the file? In a directory such as /tmp, only the file's owner may.
+// May rename() replace the file? In /tmp and the like only the file's or the directory's owner or
+// root may.
 static bool may_replace(const char *path)
 {
     struct stat file, folder;
@@ -203,7 +204,7 @@ FILE *replace_open(const char *path, Error *err)
     temporary_fd = -1;
     errno = ENAMETOOLONG;
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) < (int)sizeof temporary) {
-        unlink(temporary);      // a killed run has left it
+        unlink(temporary);      // a killed run may have left it
         temporary_fd = open(temporary, FLAGS, 0644);
         atomic_store(&is_there, temporary_fd >= 0);
     }
@@ -235,7 +236,7 @@ static const char *sync_and_rename(FILE *file, const char *path)
 }
 
 // After a failure. If the file is gone already, a different thread or a signal handler is ending
-// the program and reports why, so this thread waits.
+// the program, so this thread waits.
 static void discard_temporary(void)
 {
     if (!atomic_exchange(&is_there, false))

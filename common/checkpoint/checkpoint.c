@@ -1,7 +1,7 @@
 // checkpoint.c - saves and loads a training run. The file holds
 //
 //   layer1.0.conv1.weight, ...                 F32      parameters and running statistics
-//   layer1.0.bn1.num_batches_tracked, ...      I64 []   of every normalisation
+//   layer1.0.bn1.num_batches_tracked, ...      I64 []   of every BatchNorm
 //   ddp.momentum.layer1.0.conv1.weight, ...    F32      of every parameter: the optimizer's arenas
 //   (AdamW: ddp.exp_avg., ddp.exp_avg_sq.)
 //   ddp.epoch, ddp.running.loss_sum, ...       I64, F64 [1], see state_fields
@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The numbers of a TrainState, and their valid ranges.
+// The numbers of a TrainState that are saved, and their valid ranges.
 typedef struct StateField {
     const char *name;
     bool real;              // F64, else I64
@@ -58,7 +58,7 @@ typedef struct Item {
     void *value;                // in torch's layout, as in the file
     const StateField *field;    // a number of the TrainState, or NULL
     const ModelTensor *tensor;  // a tensor of the model, or NULL
-    float *arena;               // the host's copy of its arena; NULL: a counter
+    float *arena;               // the host's copy of its arena, or NULL
 } Item;
 
 typedef struct Arena {
@@ -108,7 +108,7 @@ static void add_arena(Contents *c, const char *prefix, bool buffers, float *devi
     }
 }
 
-// All tensors of a run, without their values. Without `state`, only those of the model.
+// All tensors of a run, without their values. Without `optim` and `state`, only the model's.
 static void contents_open(Contents *c, Model *model, const Optim *optim, bool state)
 {
     size_t most = (size_t)((1 + OPTIM_ARENAS) * model->tensor_count + STATE_FIELDS);
@@ -280,8 +280,8 @@ static bool check_text(const StFile *file, const Model *model, Error *err)
     return true;
 }
 
-// Fails if the file has tensors that the model does not have. Otherwise a resnet34's file would
-// load into a resnet18, because it has all of a resnet18's tensors.
+// Fails if the file has tensors (other than ddp.*) that the model does not have. Otherwise a
+// resnet34's file would load into a resnet18, because it has all of a resnet18's tensors.
 static bool check_no_others(const Contents *c, const StFile *file, Error *err)
 {
     for (int i = 0; i < file->count; i++) {
@@ -430,7 +430,7 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
           "save a checkpoint after each epoch, and the best one also as FILE.best",
           .local = true, .output = true },
         { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
-          "also save every STEPS steps (0: only after each epoch)", .min = 0, .max = 1e9,
+          "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
           .needs = "save" },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
           "resume from this checkpoint (auto: from the file of --save, if it exists)",

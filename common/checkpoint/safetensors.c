@@ -13,7 +13,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
 
-// Bytes of the longest header that we read. A ResNet-50 with momentum needs a tenth of this.
+// Bytes of the longest header that we read. A ResNet-50 with momentum needs less than a tenth.
 // jansson needs up to 80 times the header's size in memory.
 enum { HEADER_MAX = 1 << 20 };
 
