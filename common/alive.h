@@ -37,7 +37,7 @@ typedef struct Alive {
     _Atomic int64_t steps, messages;
     _Atomic double waited, own, spent;
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
-    _Atomic uint64_t begun, ended;  // calls so far; most of NCCL's never end here
+    _Atomic uint64_t begun, ended;  // calls so far; ended: of NCCL's only barriers
     _Atomic uint64_t latest;        // place of the last one that began
     AliveCollective collectives[ALIVE_KEPT];    // the last ones, at place % ALIVE_KEPT
     int64_t supervisor;             // pid of the supervisor that shares this page, or 0

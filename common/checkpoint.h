@@ -1,5 +1,5 @@
-// checkpoint.h - the state of a training run in one safetensors file. The model's tensors have
-// PyTorch's layouts, and in a ResNet torchvision's names. For one that was trained on CIFAR-10:
+// checkpoint.h - the state of a training run in one safetensors file. The tensors of a model
+// have PyTorch's layouts, those of a ResNet torchvision's names. A ResNet-18 trained on CIFAR-10:
 //
 //   state = safetensors.torch.load_file(path)
 //   state = {k: v for k, v in state.items() if not k.startswith("ddp.")}

@@ -46,7 +46,7 @@ static struct {
     void (*end)(void);
 } profiler;
 
-// --- events --------------------------------------------------------------------------------------
+// --- events -------------------------------------------------------------------------------------
 
 // B begins a span (arg: its call) and E ends it, at us (microseconds). M names a process or a
 // thread `arg`.
@@ -96,8 +96,8 @@ static bool is_of_this_run(int fd, const char *first, size_t length)
 }
 
 // The first process of a run empties the file, unless another run is writing it; later ones append.
-// Each keeps its shared lock until it closes the file. Waits up to 3 s, since a killed run may still
-// be ending.
+// Each keeps its shared lock until it closes the file. Waits up to 3 s, since a killed run may
+// still be ending.
 static bool begin_or_join(int fd, const char *first)
 {
     enum { TRIES = 30, MS = 100 };
