@@ -15,7 +15,7 @@ int interrupt_requested(void);
 void interrupt_silence(void);
 void interrupt_announce(void);
 
-// Ranks must all stop after the same step. After interrupt_hold the first signal is only remembered:
+// Ranks must all stop after the same step. After interrupt_hold the first signal is remembered:
 // interrupt_requested returns 0 until the ranks have agreed and call interrupt_stop.
 void interrupt_hold(void);
 int interrupt_received(void);   // the signal that came to this process, or 0

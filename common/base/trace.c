@@ -46,7 +46,7 @@ static struct {
     void (*end)(void);
 } profiler;
 
-// --- events -------------------------------------------------------------------------------------
+// --- events --------------------------------------------------------------------------------------
 
 // B begins a span (arg: its call) and E ends it, at us (microseconds). M names a process or a
 // thread `arg`.
