@@ -432,7 +432,15 @@ void event_sync(Event *event)
     alive_wait_end();
 }
 
-bool stream_idle(Stream *stream) { return !stream->beside || stream->done >= stream->queued; }
+bool stream_idle(Stream *stream)
+{
+    if (!stream->beside)
+        return true;
+    pthread_mutex_lock(&stream->lock);
+    bool idle = stream->done == stream->queued;
+    pthread_mutex_unlock(&stream->lock);
+    return idle;
+}
 
 void stream_sync(Stream *stream)
 {
