@@ -38,7 +38,7 @@ typedef struct Slot {
     Event *ready;           // after the work that fills the slot
     Event *done;            // after the work that reads it
     int left;               // rows that are not made yet
-    double freed;           // s: when a worker last began to make rows of it
+    double begun;           // s: when its first rows were begun; 0: none are
     bool full;
 } Slot;
 
@@ -249,8 +249,10 @@ static bool rows_take(Loader *loader, int *batch, int *first, int *rows)
     *first = loader->next_row;
     int count = batch_count(loader, *batch), left = count - *first;
     *rows = left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
-    if (*first == 0)
+    if (*first == 0) {
         slot_of(loader, *batch)->left = count;
+        slot_of(loader, *batch)->begun = 0;
+    }
     loader->next_row += *rows;
     if (loader->next_row == count) {
         loader->next_batch++;
@@ -270,10 +272,10 @@ static bool work(Worker *worker)
     loader->busy++;
     pthread_mutex_unlock(&loader->lock);
     event_sync(slot->ready);    // the slot's last batch no longer needs `bytes`
-    double freed = clock_now();
+    double begun = clock_now();
     rows_make(worker, batch, first, rows);
     pthread_mutex_lock(&loader->lock);
-    slot->freed = freed > slot->freed ? freed : slot->freed;
+    slot->begun = slot->begun && slot->begun < begun ? slot->begun : begun;
     slot->left -= rows;
     if (slot->left == 0) {
         pthread_mutex_unlock(&loader->lock);
@@ -440,8 +442,8 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 }
 
 // Waits until the slot of the next batch is full; without workers, the caller fills it here. The
-// caller holds the lock. Returns for how long the device waited, at most since a worker last began
-// rows of the slot; 0 if the device is still busy.
+// caller holds the lock. Returns for how long the device waited, at most since the slot's first
+// rows were begun; 0 if the device is still busy.
 static double slot_await(Loader *loader, const Slot *slot)
 {
     double begin = clock_now();
@@ -454,7 +456,7 @@ static double slot_await(Loader *loader, const Slot *slot)
     }
     trace_end();
     alive_beat();
-    begin = slot->freed > begin ? slot->freed : begin;
+    begin = slot->begun > begin ? slot->begun : begin;
     return stream_idle(device_stream(loader->device)) ? clock_now() - begin : 0;
 }
 
