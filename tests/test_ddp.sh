@@ -96,7 +96,7 @@ expect 0 'ctest got --preset default --parallel' ddp test -R data
 check "ctest's own last line is the last" grep -q 'passed$' <(tail -1 "$TMP/output")
 check "and it got the options" grep -qF -- '-R data' "$TMP/output"
 
-# Only tests that missed a deadline among all the others are run again, alone.
+# If only tests with the label `deadlines` fail, they run again, alone.
 pretend ctest 'case "$*" in
 *-N*) printf "  Test  #1: test_late\n  Test #12: test_later\n" ;;
 *--rerun-failed) echo "second try"; exit $(cat again) ;;

@@ -290,7 +290,7 @@ cmd_check()
 is_built() { [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ]; }
 must_be_built() { is_built || die "there are no programs in $build yet" "./ddp setup builds them"; }
 
-# Once the exercise is solved, starts the next one, whose step ./ddp may have to build.
+# Checks the copy after each change. Once the exercise is solved, starts the next one.
 cmd_watch()
 {
     local seen='' now next status watching=yes

@@ -191,8 +191,8 @@ make_head()
     ip link set br0 up
 }
 
-# make_node K: starts its process 1, and connects a cable (nodeK on the bridge, eth0 in the node). unshare itself keeps
-# our process namespace, but has the node's network.
+# make_node K: starts its process 1, and connects a cable (nodeK on the bridge, eth0 in the node). unshare itself stays
+# in our process namespace, but is in the node's network: so its pid names this network for ip.
 make_node()
 {
     unshare --mount --net --uts --ipc --pid --fork --kill-child "$self" inside be_node "$1" 9>&- &

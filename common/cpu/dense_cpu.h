@@ -10,8 +10,8 @@
 //                         . 4 5       3 4 .    . 4 .     a dot: the tap reads only padding
 //                         . 7 8       6 7 .    . . .
 //
-// Multiplying the padding would be most of the work: on 1x1 pixels eight taps of nine are dead.
-// Skipping them is exact: their gradient is zero.
+// Multiplying the padding would be most of the work: on 1x1 pixels eight taps of nine are dead, as
+// they read only padding for every output. They add zero, and their gradient is zero.
 //
 // With one output pixel each live tap occurs once in W, and the arena holds W itself. With more, it
 // holds the live taps one after the other, [tap][o][i], and dense_expand makes W from them.

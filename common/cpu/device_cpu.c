@@ -109,7 +109,7 @@ static const char *isa_name(void)
 
 bool loops_wide(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core; }
 
-// Once oneDNN has been asked, it accepts no limit any more, so a child process asks.
+// Once oneDNN has been asked for its level, it accepts no limit on it. So a child process asks.
 int device_level(void)
 {
     int status = -1;

@@ -445,7 +445,8 @@ void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size
     enum cudaStreamCaptureStatus status;
     device_use(stream->device);
     CUDA(cudaStreamIsCapturing(stream->handle, &status));
-    CHECK(status == cudaStreamCaptureStatusNone, "", "a recorded step contains a stream_enqueue");
+    CHECK(status == cudaStreamCaptureStatusNone, "call replay_forbid before the first step",
+          "a step that calls stream_enqueue cannot be recorded");
     HostTask *call = xmalloc(sizeof *call + bytes);
     call->fn = fn;
     memcpy(call->arg, arg, bytes);

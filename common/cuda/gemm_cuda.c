@@ -61,8 +61,8 @@ static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProble
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         blas, gemm->desc, gemm->a, gemm->b, gemm->d, gemm->d, preference, 1, &result, &found);
     CHECK(status == CUBLAS_STATUS_SUCCESS && found == 1, "",
-          "cuBLASLt has no algorithm for a product of (%d, %d) and (%d, %d), batch %d: %s", p->m,
-          p->k, p->k, p->n, p->batch, cublasLtGetStatusString(status));
+          "cuBLASLt has no algorithm for a product of (%d, %d) and (%d, %d): %s", p->m, p->k, p->k,
+          p->n, cublasLtGetStatusString(status));
     CUBLAS(cublasLtMatmulPreferenceDestroy(preference));
     gemm->algorithm = result.algo;
     gemm->workspace = result.workspaceSize;
