@@ -60,7 +60,7 @@ static inline void run_op(const OpSpec *spec, const OpArgs *args)
     op_free(op);
 }
 
-// Uniform in (-1, 1), different for each key, rounded to the type.
+// Uniform in [-1, 1), then rounded to the type; different for each key.
 static inline double *random_numbers(Type of, size_t count, int key)
 {
     double *v = zeros(count);
@@ -88,7 +88,7 @@ static inline void *activation(Shape s, const double *v)
 
 static inline void *empty(Shape s) { return memory(shape_bytes(s)); }
 
-// A checksum of results; expect_near adds those that it sees.
+// A checksum of results: of all that expect_near gets, and of what tests add.
 static uint64_t result_bits;
 
 static inline void add_bits(const void *results, size_t bytes)

@@ -11,11 +11,11 @@
 //   config.type = TYPE_BF16;                         // to compute in 16 bits
 //   Model *model = model_new(device, ops, &config);
 //   step_begin(&run, model, first, rows);            // loads the state and these rows of the batch
-//   double loss = step_take(&run);                   // or across several devices or processes
+//   double loss = step_take(&run);                   // on one device; step_take_with: in several processes
 //   step_compare(&run, loss);                        // loss: the mean over the whole batch
 //   step_close(&run);                                // then free the model
 //
-// With several ranks, each takes a part of the rows, and one of them compares.
+// With several ranks, each takes a part of the rows, and one of them compares what all have computed.
 #pragma once
 #include "test.h"
 
@@ -197,7 +197,7 @@ static inline bool ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-// The largest 2^-k with which uniform weights do not exceed He's deviation: 4^k >= fan_in / 6.
+// The largest 2^-k such that weights uniform in +-2^-k have at most He's standard deviation: 4^k >= fan_in / 6.
 static inline float weight_scale(const ModelTensor *tensor)
 {
     int64_t fan_in = tensor->count / tensor->shape[0], four = 1;
@@ -207,8 +207,8 @@ static inline float weight_scale(const ModelTensor *tensor)
     return scale;
 }
 
-// Turns numbers in [-1, 1) into values that suit the tensor. A norm's bias is about plus or minus
-// two deviations, so that few values are so close to ReLU's kink that rounding decides the result.
+// Turns numbers in [-1, 1) into values that suit the tensor. A norm's bias is about plus or minus two
+// standard deviations, so that few sums are so close to ReLU's kink that rounding decides the result.
 static inline void numbers_shape(const ModelTensor *tensor, float *u)
 {
     float scale = tensor->kind == MODEL_WEIGHT ? weight_scale(tensor) : 1;
@@ -296,7 +296,7 @@ static inline void batch_make(StepRun *run, uint64_t seed, int first)
 typedef struct Judgement {
     double worst;               // of tensors that pass the float32 rule: distance / largest entry
     char worst_name[80];
-    int tensors, by_float64;    // tensors compared; of these, passed only by the float64 rule
+    int tensors, by_float64;    // tensors compared; of these, left to the float64 rule
 } Judgement;
 
 // A tensor passes if its distance from PyTorch's float32 is at most 1e-3 of its largest entry, or
@@ -426,7 +426,8 @@ static inline void step_memory(StepRun *run, Model *model, int rows)
     scalars_set(model->ops, run->scalars, step_recipe);
 }
 
-// Loads the file's weights, buffers and momentum, and rows [first, first + rows) of its batch.
+// Loads, or generates from the file's seed, its weights, buffers and momentum, and rows
+// [first, first + rows) of its batch.
 static inline void step_begin(StepRun *run, Model *model, int first, int rows)
 {
     const StFile *file = &run->file;
@@ -461,8 +462,8 @@ static inline double step_loss(const StepRun *run)
     return stats.batch_loss_sum / (double)stats.batch_count;
 }
 
-// Takes the step on one device and returns the mean loss. With several processes, `ready` is passed
-// to model_backward, and wait(arg) is called before the update.
+// Takes the step on one device and returns the mean loss of this process's rows. With several processes, `ready` and
+// `arg` are passed to model_backward, and wait(arg) is called before the update.
 static inline double step_take_with(StepRun *run, GradReady ready, void (*wait)(void *arg),
                                     void *arg)
 {

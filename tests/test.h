@@ -111,7 +111,7 @@ test_expect(const char *file, int line, int holds, const char *condition, const 
         exit(TEST_SKIPPED);                                                                        \
     } while (0)
 
-// A path in the test's scratch directory ($TMP). Valid for the next three calls.
+// A path in the test's scratch directory ($TMP, else /tmp). Valid during the next three calls.
 static inline const char *test_path(const char *name)
 {
     static char paths[4][4096];
@@ -198,7 +198,7 @@ static inline void test_again_with(const char *name, const char *value, char *co
     EXPECT(status == 0, "with %s=%s: status %d", name, value, status);
 }
 
-// The last line of main: return test_done(). A test without checks fails.
+// The last line of main: return test_done(). A program without checks fails.
 static inline int test_done(void)
 {
     test_reached_done = 1;
