@@ -68,7 +68,7 @@ static cudaStream_t new_stream(unsigned flags)
 static void sleep_ms(void *ms) { usleep((useconds_t)(1000 * (intptr_t)ms)); }
 static void set_to_7(void *number) { *(float *)number = 7; }
 
-// Memory is not zero, a copy on the default stream waits for other streams, and pageable memory may be reused at once.
+// New memory holds NaN. A copy on the default stream waits for other streams. Pageable memory may be reused at once.
 static void test_cuda(void)
 {
     float *host, pageable[4] = { 1, 2, 3, 4 }, *gpu = on_gpu(16), *other = on_gpu(16);
@@ -85,7 +85,7 @@ static void test_cuda(void)
     MUST(cudaMemcpy(pageable, other, 16, cudaMemcpyDeviceToHost));
     CHECK(pageable[0] == 1 && pageable[3] == 4);
 
-    host[0] = 6;                    // the stream waits for the default stream, which waits for it
+    host[0] = 6;                    // the default stream waits for the stream, whose later work waits for it
     MUST(cudaLaunchHostFunc(stream, sleep_ms, (void *)20));
     MUST(cudaMemcpyAsync(gpu, host, 4, cudaMemcpyHostToDevice, stream));
     MUST(cudaMemcpyAsync(other, gpu, 4, cudaMemcpyDeviceToDevice, 0));
@@ -168,7 +168,7 @@ static void test_collectives(cudaStream_t stream)
     MUST(cudaFree(b));
 }
 
-// Two ranks exchange numbers on two streams and two communicators, without a group.
+// Pairs of ranks exchange numbers on two streams and two communicators, without a group.
 static void test_pairs(const char *file)
 {
     ncclComm_t second = new_comm(file, 2);

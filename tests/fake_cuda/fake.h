@@ -38,8 +38,8 @@
 // FAKE_NCCL_VERSION, FAKE_MAJOR (of the compute capability; 9), FAKE_DRIVER (its version of CUDA), FAKE_COUNT,
 // FAKE_CUDNN, FAKE_CUBLAS (the status of cudaGetDeviceCount, cudnnCreate, cublasLtCreate; 0), FAKE_NODES (1: prints how
 // many nodes a graph has), FAKE_FAILURE (of the GPU: memory, crash, hang, numbers, peers), FAKE_SLOW_OP (the number of
-// an operation that takes FAKE_SLOW_S seconds; FAKE_PRINT_OPS numbers them), FAKE_INIT_HANGS (the rank on which NCCL's
-// start never ends).
+// an operation that takes FAKE_SLOW_S more seconds; FAKE_PRINT_OPS prints the numbers), FAKE_INIT_HANGS (the rank on
+// which NCCL's start never ends).
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 // runtime.c - the CUDA runtime of fake.h: devices, memory, streams, events and graphs.
 //
-// One lock guards the queues and the allocations, and one condition variable signals their changes.
+// One lock guards the queues and the allocations, and one condition variable signals the queues' changes.
 // Streams and graphs are never freed, since tested programs are short.
 #include "fake.h"
 
@@ -784,7 +784,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     return cudaSuccess;
 }
 
-// The origin's end must depend on all work that was captured on the other streams.
+// The end of the origin stream must depend on all work that was captured on any stream.
 static void check_joined(const Graph *graph)
 {
     bool *before = calloc((size_t)graph->count + 1, sizeof *before);

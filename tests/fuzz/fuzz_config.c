@@ -1,5 +1,5 @@
 // fuzz_config.c - libFuzzer target: the input is a config file. It must be refused, or leave each
-// option with a value that is allowed and, unless it has a #, reads back as the same value.
+// option with a value that is allowed and reads back as the same value (unless one has a #).
 #include "fuzz.h"
 #include <setjmp.h>
 

@@ -17,7 +17,7 @@ static void view_try(const uint8_t *bytes, size_t size, const View *view)
         require(at->x <= needs.x && at->x + at->width >= needs.x + needs.width);
         require(at->y <= needs.y && at->y + at->height >= needs.y + needs.height);
         picture_resize(&pixels, view, &resizer, out);
-        for (size_t i = 0; i < count; i++) // the sanitizer checks each byte
+        for (size_t i = 0; i < count; i++) // reads each byte, for a sanitizer
             ones += out[i] == 1;
         require(ones <= count);
     } else {

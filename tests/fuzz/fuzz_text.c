@@ -1,11 +1,11 @@
-// fuzz_text.c - libFuzzer target: the input is a text; its first byte chooses a window, and whether the
-// text is a list of words. It must be refused, or each token that a window can have names its byte.
+// fuzz_text.c - libFuzzer target: the input's first byte chooses the length of a window, and whether the
+// rest, a text, is a list of words. The text must be refused, or each token in a window stands for its byte.
 #include "data/formats.h"
 #include "fuzz.h"
 
 #include <string.h>
 
-// shift: the largest by which an epoch moves its windows. text: where this part begins, or NULL: the order is unknown.
+// shift: the most by which an epoch moves its windows. text: the bytes of this part; NULL: their order is unknown.
 static void check_tokens(const Data *data, const Dataset *set, int shift, const uint8_t *text)
 {
     unsigned byte;

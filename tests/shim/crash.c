@@ -5,10 +5,10 @@
 //   CRASH_RANK=1                    the rank to watch: the second child that was forked, or the process with RANK=1
 //   CRASH_TEXT='"name":"save"'      the text to wait for: a timeline event as it is in the file, or a key of the
 //                                   store; empty: act when this rank is forked
-//   CRASH_AT=3                      act at the third occurrence (from 1); default 1
+//   CRASH_AT=3                      act at the third write or send with the text (from 1); default 1
 //   CRASH_DO=KILL                   what to do, before the text is written: send a signal (KILL, ...); EXIT0, EXIT7:
-//                                   _exit with 0, 7; HANG: spin in this thread when it next reads the clock,
-//                                   outside the write, which may take long
+//                                   _exit with 0, 7; HANG: spin in this thread when it next reads the clock
+//                                   (not in the write, since a write may take long)
 //   CRASH_WHOM=parent               send the signal to the parent; other values: to the parent's group, as Ctrl-C does;
 //                                   default: to the watched rank
 //   CRASH_NOTE=file                 write the target's process id to this file, whose time is the moment of the crash
@@ -27,7 +27,7 @@
 
 static int children;            // forked so far
 static int rank = -1;           // of this process; -1: the parent
-static atomic_int appeared;     // occurrences of the text so far
+static atomic_int appeared;     // writes and sends with the text so far
 static __thread int hangs;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))

@@ -3,10 +3,10 @@
 //
 //   FAULT_PATH=saved/   watch only calls on paths that contain this text, and on files opened by such
 //                       paths; not set: watch nothing
-//   FAULT_CALL=fsync    count only these calls: write, fsync, rename, open, close, unlink; or any
+//   FAULT_CALL=fsync    count only these calls: write, fsync, rename, open, close, unlink; default: any
 //   FAULT_AT=3          act on the third counted call (from 1); default: on none
 //   FAULT_DO=ENOSPC     what to do: fail with this error (ENOSPC, EIO, ...);
-//                       or "short": do half of a write, and fail the next with ENOSPC;
+//                       or "short": do half of a write, and fail all later ones with ENOSPC;
 //                       or "kill": SIGKILL before the call; or "torn": half of a write, then SIGKILL;
 //                       or "slow": delay this and all later calls by 0.3 s, except unlink, which
 //                       runs at once and then takes 0.5 s: time for other threads to interfere
