@@ -83,7 +83,7 @@ static void loss_in_parts(const Batch *b, Scalars *scalars, Stats *stats)
         part_loss(b, from, scalars, stats, true);
 }
 
-// Expects statistics of batch b, added to those of `before` (NULL: none).
+// Expects b's gradients times `scale` (0: does not look), and b's statistics, added to those of `before` (NULL: none).
 static void expect_batch(const char *what, const Batch *b, const Batch *before, double scale,
                          const Stats *there)
 {
@@ -122,7 +122,7 @@ TEST(a_loss_in_parts)
     }
 }
 
-// An evaluation between two parts does not change the window, and has separate statistics.
+// An evaluation between two parts does not change how many rows are done, and has its own statistics.
 TEST(evaluation_leaves_the_window_alone)
 {
     Batch b = batch_new(ROWS, 0, 5), test = batch_new(PART, 0, 6);
@@ -213,7 +213,7 @@ TEST(the_loss_scale_adapts)
 
 enum { SCALED = 1031 };
 
-// In two pieces, as buckets are: the second piece first.
+// Scales gradients in two pieces, as buckets are, the second first. odd: one of them; bad: it does not stay finite.
 static void check_scale(Stream *stream, float loss_scale, float factor, double odd, bool bad)
 {
     float *grads = random_floats(SCALED, 7, loss_scale);
@@ -479,7 +479,7 @@ static float *various_floats(size_t count)
 
 enum { GUARD = 0x5a };
 
-// Narrows on one stream and widens on the other, skipping the first `from` elements. Compares both
+// Narrows on stream `there`, then widens on `back`, skipping the first `from` elements. Compares both
 // results with the conversions of ops/numbers.h, which test_types.c tests, and checks that nothing
 // outside the range is written.
 static void check_short(Type type, size_t count, size_t from, float factor, Stream *there,

@@ -18,7 +18,7 @@ typedef struct Run {
 
 static OptimConfig config;
 
-// Its tensors differ, so that a mix-up shows.
+// A run whose tensors differ, so that a mix-up shows.
 static Run new_run(const char *arch, int channels, int classes, int seed)
 {
     int size = channels == 3 ? 32 : 28;
@@ -420,7 +420,7 @@ static const struct {
     { 4, 0, 4, 128, 20, 7, 0, NULL },
     { 4, 6, 0, 256, 10, 7, 6, NULL },
     { 0, 6, 2, 256, 10, 7, 6, NULL },
-    { 4, 6, 4, 256, 6, 7, 6, NULL },        // trained, but not evaluated
+    { 4, 6, 4, 256, 6, 7, 6, NULL },        // the epoch is trained, but not evaluated
     { 4, 6, 4, 256, 5, 7, -1, "after step 6 of an epoch that now has only 5" },
     { 4, 6, 2, 256, 5, 7, -1, "after step 6 of an epoch that now has only 5" },
     { 4, 0, 4, 256, 10, 8, -1, "--seed 7, not 8" },

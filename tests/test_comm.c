@@ -206,8 +206,8 @@ static int same_bits(void *arg, const World *world)
     return rank_close(&r);
 }
 
-// Adds each number to a second one, and f16's special numbers to each other. This covers the vector
-// code for f16. (test_types tests the conversions.)
+// Adds each 16-bit number to some others, and f16's special numbers to each other. This covers the
+// vector code for f16. (test_types tests the conversions.)
 enum { PAIRS = (1 << 18) + 3, SPECIAL = 16 };
 
 static bool same_number(float a, float b) { return a == b || (isnan(a) && isnan(b)); }

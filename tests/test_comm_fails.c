@@ -1,5 +1,5 @@
-// test_comm_fails.c - ranks that die, and strangers: which rank prints what, and how soon all ranks end.
-// (test_diverges.sh has ranks that call different collectives.)
+// test_comm_fails.c - ranks that die, and strangers (other programs that connect): which rank prints what, and how
+// soon all ranks end. (test_diverges.sh has ranks that call different collectives.)
 // ctest: SANITIZERS asan
 #include "../tools/ranks.h"
 #include "check.h"
@@ -14,7 +14,7 @@
 
 enum { BIG = 4000000 };
 
-// Makes calls on a second stream. After the fourth large one rank 1 is killed.
+// Makes calls on a second stream. After the fourth all_reduce, rank 1 is killed.
 static int lose_rank_1(void *arg, const World *world)
 {
     test_redirect(arg);
@@ -117,10 +117,10 @@ TEST(a_stranger_is_ignored_or_named_as_a_possible_cause)
     ranks_start(2, store, meet_a_stranger, path, pids);
     int status = ranks_join(pids[0]);
     if (status != 0)
-        kill(pids[1], SIGKILL); // as a supervisor would: it may wait until rank 0 connects
+        kill(pids[1], SIGKILL); // as a supervisor would: rank 1 may still wait for rank 0
     int other = ranks_join(pids[1]);
     ranks_store_free(store);
-    if (status == 0) {          // this Gloo has ignored the stranger
+    if (status == 0) {          // this version of Gloo has ignored the stranger
         EXPECT_EQ_INT(other, 0);
         return;
     }

@@ -56,7 +56,7 @@ static cudnnBackendDescriptor_t profile_new(const DeviceFacts *d)
     return profile;
 }
 
-// cuDNN 9.27 makes no plans without the driver's library, so no_driver.c takes its place.
+// cuDNN 9.27 makes no plans without the driver's library. Where that is missing, no_driver.c takes its place.
 static void load_driver(void)
 {
     char path[4096];

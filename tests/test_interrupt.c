@@ -80,7 +80,8 @@ static void wait_for_signal(void)
     swapcontext(&there, &here);
 }
 
-// oneDNN's matrix products set the stack pointer to the beginning of a block from malloc.
+// oneDNN's matrix products set the stack pointer to the beginning of a block from malloc. A handler on that stack would
+// overwrite other memory.
 TEST(memory_below_the_stack_pointer_is_kept)
 {
     pthread_t sender;

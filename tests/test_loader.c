@@ -155,8 +155,8 @@ TEST(images_match_the_reference)
 
 static const Shape small = { 0, 3, 12, 12, 1 };
 
-// Each sample comes once an epoch, in the order of the ids, with a crop and flip that depend neither
-// on the batch size nor on the worker. An epoch may be abandoned while the workers are busy.
+// Samples come in the order of the ids, each with a crop and flip that depend neither on the batch size
+// nor on the worker. An epoch may be abandoned while the workers are busy.
 static void expect_epochs(const Dataset *set, Shape shape, const Augment *augment)
 {
     static int32_t ids[COUNT];
@@ -239,7 +239,7 @@ TEST(loaders_do_not_disturb_each_other)
     loader_free(test);
     loader_free(train);
 
-    one.workers = 0; // without workers the caller makes the batch, piece by piece: all of it is waiting
+    one.workers = 0; // without workers, loader_next makes the batch: all its time counts as waiting
     one.shape.n = MOST_ROWS;
     train = loader_new(device, &set, &one);
     int complete = 0;

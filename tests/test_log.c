@@ -261,7 +261,7 @@ static const struct {
     int64_t skipped;
     const char *line, *event;
 } cases[] = {
-    { 0, 0, 7, "", "" },                    // without a loss scale, no step is ever skipped
+    { 0, 0, 7, "", "" },                    // without a loss scale, skipped steps are not shown
     { 2.3138, 0, 0, " | norm: 2.314", ",\"gradient_norm\":2.3138" },
     { 0, 65536, 0, " | scale: 65536", ",\"loss_scale\":65536.0,\"skipped_steps\":0" },
     { INFINITY, 32768, 1, " | norm: inf | scale: 32768 | skipped: 1",

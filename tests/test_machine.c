@@ -66,7 +66,7 @@ TEST(the_next_cores_are_taken)
         return;
     snprintf(list, sizeof list, "%d", second);
     EXPECT_EQ_STR(move(&all, describe(list)), list);
-    EXPECT_EQ_STR(move(&one, describe(list)), name_of(&one));   // Slurm has given the process a different core
+    EXPECT_EQ_STR(move(&one, describe(list)), name_of(&one));   // as when Slurm gives the process a different core
 }
 
 TEST_MAIN

@@ -1,4 +1,4 @@
-// In f32 and bf16 no network's step runs oneDNN's reference code, which is slow: on this processor, and on one that has
+// In f32 and bf16 no network's step runs oneDNN's slow reference code, neither on this processor nor on one that has
 // only some of its instructions. oneDNN itself reports which code each call ran.
 // ctest: SANITIZERS none
 #include "model.h"
@@ -23,7 +23,7 @@ static void train(const char *arch, int channels, Type type)
 
 typedef struct Limit {
     const char *name;
-    int seen;               // the instruction set of the limit before
+    int seen;               // the instruction set under the previous limit
 } Limit;
 
 static void train_all(const void *arg)
@@ -70,7 +70,7 @@ TEST(no_step_runs_reference_code)
         limit.name = limits[i];
         int status = test_child(train_all, &limit);
         sscanf(test_said, "instruction set: %d", &limit.seen);
-        if (status == TEST_SKIPPED)     // the processor has no more instructions than before
+        if (status == TEST_SKIPPED)     // the same instructions as under the previous limit
             continue;
         EXPECT_EQ_INT(status, 0);
         int calls = check_report(limit.name, test_said);

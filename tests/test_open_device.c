@@ -1,5 +1,5 @@
-// test_open_device.c - which simulated GPU each rank opens: every rank sees all GPUs, or only its
-// own. Also agree_same.
+// test_open_device.c - which simulated GPU each rank opens, when every rank sees all GPUs or only its
+// own. Also agree_same: do all ranks have the same options?
 // ctest: SANITIZERS asan
 #include "device.h"
 #include "agree.h"
@@ -103,7 +103,7 @@ TEST(different_options_are_named)
     start(2, compare_options, statuses);
     EXPECT(statuses[0] == 10 && statuses[1] == 10, "output: %s", said);
     start(3, compare_options, statuses);
-    EXPECT(statuses[0] == EXIT_REPORTED, "output: %s", said);  // this ends the others in a run
+    EXPECT(statuses[0] == EXIT_REPORTED, "output: %s", said);  // in a run, this ends the other ranks
     EXPECT(strstr(said, "options: rank 2 (") && strstr(said, ") has nothing, but rank 0 (") &&
                strstr(said, ") has --seed 2\n"), "output: %s", said);
 }

@@ -64,7 +64,7 @@ static void conv_plain(const OpSpec *s, Shape y, const ConvArrays *a)
     }
 }
 
-// Returns the live weights, on the device; dead: in host memory.
+// Returns the live weights, on the device. *dead: the other ones, which read only padding, in host memory.
 static float *import(const Op *conv, const double *oihw, size_t count, float **dead)
 {
     size_t bytes = conv_live_count(conv) * sizeof(float);
@@ -352,7 +352,7 @@ typedef struct NormCase {
     NormSpec spec;
     bool two_gradients;     // the gradient of y is a sum of two
     double offset;          // added to all of x
-    double first;           // added to each channel's first pixel
+    double first;           // added to the first pixel of each channel of the first image
 } NormCase;
 
 // Device memory of the whole batch; a rank's part begins at byte begin[rank].
@@ -384,7 +384,7 @@ static NormArrays norm_arrays(const NormCase *n)
     return a;
 }
 
-// Adds the second gradient of y to a->dy.
+// Prepares the case on the device for so many ranks. Adds the second gradient of y, if any, to a->dy.
 static NormRun norm_run(const NormCase *n, int ranks, NormArrays *a)
 {
     Shape s = n->spec.x, channels = row((size_t)s.c);
@@ -578,7 +578,7 @@ static void pooling(void)
     check_maxpool("maxpool 2x2", arriving(2, 6, 6, 4), 2, 2, 0, false);
     check_maxpool("maxpool 2x2, one row over", arriving(2, 5, 5, 7), 2, 2, 0, true);
     check_avgpool(flowing(3, 32, 4, 3));
-    check_avgpool(flowing(3, 5, 4, 3));     // rows at odd addresses
+    check_avgpool(flowing(3, 5, 4, 3));     // rows are not aligned
 }
 
 static void relu(void)
@@ -664,7 +664,7 @@ static void label_smoothing(void)
 
 enum { ROW_KINDS = 16 };
 
-// Turns a row of numbers in (-1, 1) into one of the special kinds.
+// Turns a row of numbers in [-1, 1) into one of the special kinds; 0: leaves it.
 static void row_change(int kind, int classes, double *z, int32_t *label)
 {
     double *right = &z[*label], *other = &z[(*label + 1) % classes];
@@ -816,7 +816,7 @@ static void fixed_sums(void)
     check_ends();
 }
 
-// What does not fit is flagged. Two infinities do not cancel, nor become a number.
+// If any value does not fit, the first sum is not finite. Two infinities do not cancel, nor become a number.
 static void fixed_overflow(void)
 {
     enum { COUNT = 5, CASES = 5 };
@@ -835,7 +835,7 @@ static void fixed_overflow(void)
 
 // ==== Types of the device ========================================================================
 
-// Sums over many numbers, and the updates.
+// Adds sums over many numbers, and the updates' results, to the checksum.
 static void a_step(void)
 {
     enum { COUNT = 100000, ROWS = 300, CLASSES = 70 };

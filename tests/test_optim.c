@@ -4,7 +4,7 @@
 #include "optim.h"
 #include "test.h"
 
-// An epoch has 10 steps. The rate is wanted[i] from step i * every on, or only there if `between`.
+// An epoch has 10 steps. The rate is wanted[i] from step i * every until the next; if `between`, only at that step.
 static const struct {
     OptimConfig config;
     int epochs, every;

@@ -67,7 +67,8 @@ TEST(a_running_writer_keeps_others_out)
     kill_child(child);
 }
 
-// In a directory such as /tmp, only a file's owner may replace a file. (Only root can become other users.)
+// In a directory such as /tmp, only a file's owner may replace it. (Only root can become another user: without root,
+// this test checks nothing.)
 TEST(a_file_of_another_user)
 {
     Error err;
@@ -98,7 +99,7 @@ TEST(links_are_not_followed)
     EXPECT_EQ_STR(test_read(path), "newer");
 }
 
-// What a file holds, as whose file it is claimed, and the error. NULL: none.
+// What a file holds, as which kind of file it is claimed, and the error (NULL: none).
 static const struct {
     const char *content;
     OutputKind kind;

@@ -110,7 +110,7 @@ TEST(bad_trees_are_refused)
 
 enum { CLASSES = 3, FILES = 20 };
 
-// FILES pictures per class in train, half as many in val; if `single`, without those two folders.
+// FILES pictures per class in train, half as many in val; if `single`, FILES per class without these two folders.
 static DataConfig tree_make(const char *name, bool single)
 {
     char script[1024];

@@ -1,5 +1,5 @@
-// test_replicas.c - a step on two devices, compared with PyTorch's. (test_data_parallel.sh compares whole runs with one
-// device.)
+// test_replicas.c - a step on two devices, compared with PyTorch's. (test_data_parallel.sh compares whole runs with
+// runs on one device.)
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
 // Both replicas use the same device ("0,0"), so that the test needs only one GPU. The program itself refuses such a

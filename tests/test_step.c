@@ -109,7 +109,7 @@ TEST(lenet_run)
     model_free(model);
 }
 
-// Gradients that reference.py also generates. bad: one is infinite.
+// Gradients that reference.py also generates. bad: each tensor's first one is infinite.
 static void set_gradients(const Model *model, uint64_t seed, bool bad)
 {
     float *arena = xcalloc(model->param_count, sizeof *arena);
@@ -157,7 +157,7 @@ TEST(adamw_run)
     st_close(&file);
 }
 
-// With gradients of 0, weights shrink, also those on padding, and vectors stay.
+// With gradients of 0, weights shrink, also those that read only padding, and vectors stay.
 TEST(adamw_decays_weights_only)
 {
     OptimConfig config = { .name = "adamw", .betas = "0.9,0.999", .weight_decay = 0.25 };

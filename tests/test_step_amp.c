@@ -2,16 +2,16 @@
 // ctest: PROCESSORS 2 TIMEOUT 200 BACKENDS cpu cuda fake SANITIZERS none
 //
 // Two programs that round to 8 bits share hardly any digits, so we compare their distances from an
-// exact step in float64. From the same state, our distance may be at most twice PyTorch's, for the
-// gradient, update and statistics of each tensor. PyTorch's distances are in
+// exact step in float64. From the same state, our distance may be at most twice PyTorch's, for each
+// tensor's gradient, update or statistic, and typically 1.5 times. PyTorch's distances are in
 // reference/amp.safetensors (tools/reference, part amp). Our f32 step serves as the exact one: it
 // is much closer to float64 than any 16-bit step, and is also compared with PyTorch's here.
 //
 // At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the
 // gradient of a small layer a lot, in PyTorch as in ours. So each distance is a root mean square over
 // five states. A loss is only one number in each state: by luck alone, five errors of one program are
-// six times as large as another's once in 1,500 tries (F distribution). On a CPU with bf16
-// instructions the test runs a second time without them.
+// six times as large as another's once in 1,500 tries (F distribution). So six times is a loss's limit.
+// On a CPU with bf16 instructions the test runs a second time without them.
 //
 //   test_step_amp                               the files of tests/reference
 //   test_step_amp AMP.safetensors ARCH STATE... five ARCH-STATE.step.safetensors in its folder
@@ -37,7 +37,7 @@ static bool is_tried(Type type)
     return !ops_emulates(device, type) || ops_emulates(device, TYPE_BF16);
 }
 
-// A tensor's distances in all states: sums of squares, relative to the exact values' mean square.
+// A tensor's distances: the sum, over the states, of their mean squares relative to the exact values' mean square.
 typedef struct Closeness {
     char name[80];
     double ours, theirs;

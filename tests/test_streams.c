@@ -285,7 +285,7 @@ static void look_around_after_use(void *arg)
     look_around(arg);
 }
 
-// A stream's thread blocks signals, and its loops use one thread, as the caller's need the cores.
+// The thread of a stream beside the caller blocks signals, and its loops use one thread: the caller's need the cores.
 TEST(the_thread_of_a_stream)
 {
     Thread here, there, *to;

@@ -372,7 +372,7 @@ static void begin(Part *part, double the_timeout, bool supervised)
     begun = clock_now();
 }
 
-// Rank 0 names a lost rank; a lost rank 0 is named by all others. A supervisor gets to print first.
+// Rank 0 names a lost rank; a lost rank 0 is named by all others. A supervisor gets time to print first.
 static const struct Loss {
     const char *name;
     Part *part;
@@ -447,7 +447,7 @@ static void expect_answer(int fd, StoreWhat what, size_t bytes)
     while (at < bytes && (n = recv(fd, value + at, bytes - at < 131072 ? bytes - at : 131072, 0)) > 0) {
         at += (size_t)n;
         seen->partly = at > bytes / 8;
-        sleep_ms(1);                    // slow enough for rank 2
+        sleep_ms(1);                    // slow enough for rank 2 to end the run meanwhile
     }
     EXPECT(at == bytes && memchr(value, STORE_OVER & 255, bytes) == NULL, "%x: not the value, %zu bytes", what, at);
 }
@@ -471,8 +471,8 @@ static void send_heartbeat(int fd)
     expect_answer(fd, STORE_DONE, 0);
 }
 
-// Before all have joined, a rank without a heartbeat is missing. (Later its silence would have no limit.) It may leave
-// and connect again.
+// Before all have joined, a rank without a heartbeat is missing. (Later its silence would have no limit: heartbeats
+// carry the limit.) It may leave and connect again.
 TEST(a_rank_without_a_heartbeat_is_missing)
 {
     stage(3, 20, 4);

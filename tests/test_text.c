@@ -27,8 +27,8 @@ TEST(tokens_are_the_bytes_that_occur)
     EXPECT_EQ_STR(data.name, "text");
     EXPECT_EQ_STR(data.samples, "windows of 8 bytes");
     EXPECT_EQ_INT(data.train.classes, 5);
-    EXPECT_EQ_INT(data.train.count, 900 / 8 - 1);       // 7 more for the offset
-    EXPECT_EQ_INT(data.test.count, (101 - 1) / 8);      // and one for the last label
+    EXPECT_EQ_INT(data.train.count, 900 / 8 - 1);       // one less: an epoch's windows begin up to 7 bytes later
+    EXPECT_EQ_INT(data.test.count, (101 - 1) / 8);      // the last byte is only a label
     EXPECT(strncmp(data.fingerprint, "text, 111 + 12 windows of 8 bytes, checksum ", 44) == 0,
            "%s", data.fingerprint);
     static const uint8_t in_order[] = { 0, '\n', 'a', 'b', 255 };
@@ -41,7 +41,7 @@ TEST(tokens_are_the_bytes_that_occur)
     data_close(&data);
 }
 
-// The block decides what a sample is, so it is part of the fingerprint and of the order.
+// The block decides what a sample is, so the checksum and the order depend on it, as on the text.
 TEST(fingerprints)
 {
     Data a, b, c;
@@ -62,8 +62,8 @@ TEST(fingerprints)
 
 enum { TEXT = 5000, BLOCK = 17, ROW = TEXT_KEY + BLOCK, MOST_ROWS = 40 };
 
-// Wrong words of a batch's rows and labels. The tokens of a row must be in the text one after the
-// other, at the sample's place, which is offset characters later.
+// Counts the wrong numbers in a batch's rows and labels. Sample id's tokens must be those of the text
+// from byte id * BLOCK + offset on.
 static int wrong_words(const Data *data, const Dataset *set, const Batch *batch, const int32_t *ids,
                        int64_t epoch, int offset)
 {

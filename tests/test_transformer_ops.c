@@ -4,7 +4,7 @@
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
 // Inputs are values that the type represents exactly. A result may be off by its own rounding
-// (roundoffs[]), and where the operation multiplies rounded numbers, by some more of the largest.
+// (roundoffs[]) and, where the operation multiplies rounded numbers, by a small part of the largest.
 // On a CPU with bf16 instructions, bf16 is tested a second time without them.
 #include "arrays.h"
 
@@ -30,7 +30,7 @@ static double factor(const uint64_t *keys, int sample, Dropout d, size_t positio
     return keeps ? 1 / (1 - (double)d.rate) : 0;
 }
 
-// Masks of two samples, of two layers, and of one and itself shifted agree only as often as by chance.
+// Masks of two samples or layers, or a mask and itself shifted, agree only as often as by chance.
 static void dropout_masks(void)
 {
     enum { COUNT = 1 << 18 };

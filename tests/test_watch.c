@@ -9,7 +9,7 @@
 enum { RANKS = 3, TIMEOUT = 2, PATIENCE = 5 };
 enum { EXITED = 256 };                  // EXITED * status: an exit status in waitpid's format
 
-// The state of one rank; all zeros: it works. Times are in seconds before now.
+// The state of one rank; all zeros: it works. Times are in seconds before now; delay as in Watched.
 typedef struct State {
     double ended, silent, stopped, unsent, delay;
     int status;
@@ -55,7 +55,7 @@ static const struct Case {
     { { [1] = { .ended = 0.5, .status = EXIT_USAGE * EXITED } }, .status = EXIT_USAGE, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_DIVERGED * EXITED } }, .status = EXIT_DIVERGED, .words = "" },
 
-    // No fault, if there is no status: all done, watched elsewhere, or a program without heartbeats.
+    // Without .status it is no fault: all are done, a rank is watched elsewhere, or the program sends no heartbeats.
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = 130 * EXITED },
         { .done = true, .ended = 1 } }, .words = "" },
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = EXITED } },

@@ -2,9 +2,9 @@
 //
 //   tool_compare_weights OURS WANTED TOLERANCE [KIND]
 //
-// Exits with 0 if the files have as many tensors, and each f32 tensor of OURS except SGD's momentum is
-// within TOLERANCE of that in WANTED, in parts of its largest entry. KIND: only tensors whose name
-// contains this text. Prints the name of the tensor that is furthest off.
+// Compares each f32 tensor of OURS, except SGD's momentum, with that of WANTED. Exits with 0 if it has compared at
+// least one, each is off by at most TOLERANCE times the largest entry of WANTED's, and both files have the same number of
+// tensors. KIND: compares only tensors whose name contains this text. Prints the name of the tensor that is furthest off.
 #include "check.h"
 #include "checkpoint/safetensors.h"
 
@@ -21,8 +21,8 @@ static StFile file_open(const char *path)
     return file;
 }
 
-// The largest difference, relative to the largest entry; infinite if size or type differ, or
-// for a number that is not finite.
+// The largest difference, relative to the largest wanted entry; infinite if there is no wanted tensor,
+// if size or type differ, or if one of our numbers is not finite.
 static double distance(const StTensor *ours, const StTensor *wanted)
 {
     if (!wanted || wanted->bytes != ours->bytes || strcmp(wanted->dtype, ours->dtype) != 0)

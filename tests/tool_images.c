@@ -3,8 +3,8 @@
 //   tool_images --out FILE [--data NAME --image-size PIXELS --test-samples N --seed N]
 //
 // FILE (safetensors) gets the test images U8 (n, channels, height, width) and their labels I32 (n).
-// For a folder of pictures it gets the augmented training images of the first epoch instead, and
-// their crop boxes I32 (n, 5): left, top, width, height, mirrored.
+// For a folder of pictures it gets the augmented training images of the first epoch instead, with
+// their labels and their crop boxes I32 (n, 5): left, top, width, height, mirrored.
 #include "args.h"
 #include "check.h"
 #include "checkpoint/safetensors.h"

@@ -11,7 +11,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum { FIRST_NEWER = 424 };     // on every architecture: pidfd_send_signal, of Linux 5.1
+enum { FIRST_NEWER = 424 };     // on x86-64 and ARM64: pidfd_send_signal, of Linux 5.1
 
 int main(int argc, char **argv)
 {

@@ -3,7 +3,7 @@
 //   tool_rank RULE...                      a rank started by launch
 //   tool_rank fork N TIMEOUT RULE...       forks N ranks itself, as step 03 does
 //
-//   RULE is WHO=PART,PART...   WHO is 1 (rank 1), 1.0 (only before the first restart) or all
+//   RULE is WHO=PART,PART...   WHO is 1 (rank 1), 1.0 (rank 1 before the first restart) or all
 //
 // A rank plays the parts of all rules that apply to it, in order. Then it exits with 0.
 #include "../03_ddp_fork/spawn.c"
@@ -51,7 +51,7 @@ static const char *name_of(int signal)
 
 // --- what the rank inherits ----------------------------------------------------------------------
 
-// Does the inherited socket have rank 0's port, and does it listen?
+// Does the inherited socket have rank 0's port, and can it listen?
 static bool listens(void)
 {
     struct sockaddr_in address;
@@ -87,7 +87,7 @@ static void print_world(int none)
     fflush(stdout);
 }
 
-// Prints file descriptors above 2, blocked and ignored signals, and if it leads its process group.
+// Prints file descriptors above 2, blocked and ignored signals, and whether the rank leads its process group.
 static void print_inherited(int none)
 {
     sigset_t blocked;
