@@ -12,7 +12,7 @@
 
 enum { ALIVE_KEPT = 16, ALIVE_TEXT = 112, ALIVE_DOING = 240 };
 enum { ALIVE_PATIENCE = 600 };          // s: the default of --patience
-enum { ALIVE_PATIENT = 1, ALIVE_ENDLESS };     // waits that may last for the patience, or any time
+enum { ALIVE_PATIENT = 1, ALIVE_ENDLESS };     // waits limited by the patience, or not at all
 
 // A collective, send or receive that has begun. A watcher may see half of it and half of another.
 typedef struct AliveCollective {

@@ -13,7 +13,7 @@ typedef struct Machine {
 Machine machine_here(void);
 bool machine_is_same(const Machine *a, const Machine *b);
 bool machine_shares_cores(const Machine *a, const Machine *b);  // same machine and a common core?
-int machine_parent_cores(void);     // 0: not known
+int machine_parent_cores(void);     // that the parent process may use; 0: not known
 
 // Keeps this thread, and those that it starts later, on the cores next to a PCI device
 // ("0000:3b:00.0"), as far as it may use them. Changes nothing if it may use none of them, or if

@@ -61,7 +61,7 @@ typedef struct Model {
     size_t buffer_count;
     int64_t batches_seen;   // num_batches_tracked, which the training loop counts
     float *logits;          // (batch * per_row, classes): forward writes them from the first row on
-    float *dlogits;         // (batch * per_row, classes): backward reads them from there on
+    float *dlogits;         // (batch * per_row, classes): backward reads them likewise
     ModelTensor *tensors;   // in the order of the layers
     int tensor_count;
 

@@ -157,7 +157,7 @@ typedef enum OpKind {
 typedef struct OpSpec {
     OpKind kind;
     Shape x;
-    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV. OP_MAXPOOL: square, kernel_h
+    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV. OP_MAXPOOL: kernel_h both ways
     bool bias;          // OP_CONV
     bool needs_dx;      // OP_CONV: false in the first layer
     bool f32_out;       // OP_CONV: y and dy are f32, for the loss

@@ -20,7 +20,7 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 void tcp_set_library_interface(const char *interface);
 
 // Raises the limit on open files. Fails if this process may not open so many sockets, and 40 files
-// besides: ranks would wait for each other without a message.
+// besides: otherwise ranks would wait for each other without a message.
 void tcp_expect_sockets(int count);
 
 // A socket bound to this address only, non-blocking and close-on-exec. Call listen later. Port 0:

@@ -27,7 +27,7 @@ typedef struct StateField {
     bool real;              // F64, else I64
     size_t offset;          // in TrainState
     double least, most;
-    bool younger;           // 0 if an old file lacks it
+    bool younger;           // an old file may lack it; then 0
 } StateField;
 
 #define STATE(member) offsetof(TrainState, member)

@@ -26,7 +26,6 @@ enum { JOB_BYTES = 256 };
     WIDE_PART(name, parameters, arguments)                                                      \
     INLINE void name##_code parameters
 
-// COPY gives a part its own copy of the job, so that compilers know that stores do not change it.
 #define OF_TYPES(PART, fn, Job) PART(fn, Job, F32) PART(fn, Job, BF16) PART(fn, Job, F16)
 #define TABLE(fn, Part)                                                                         \
     static Part *const fn##_parts[2][3] = { { fn##_F32, fn##_BF16, fn##_F16 },                  \
@@ -34,6 +33,7 @@ enum { JOB_BYTES = 256 };
 #define TABLE_F32(fn, Part) \
     static Part *const fn##_parts[2][1] = { { fn##_F32 }, { WIDE(fn##_F32) } };
 #define TABLE_ONE(fn, Part) static Part *const fn##_parts[2] = { fn##_part, WIDE(fn##_part) };
+// Gives a part its own copy of the job, so that compilers know that stores do not change it.
 #define COPY(Job, j, job)                                           \
     _Static_assert(sizeof(Job) <= JOB_BYTES, "the job is too large"); \
     const Job j = *(const Job *)(job);
@@ -93,8 +93,8 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
 
 enum { SHORT = 64 };        // rows that are added up in f32
 
-// Adds the two sums of rows `first` to `last` - 1, which are of one image, to totals (2, columns).
-// room: two packs for each pack of a block's columns.
+// Adds two sums for each column, over rows `first` to `last` - 1 of one image, to totals (2,
+// columns). room: two packs for each pack of a block's columns.
 typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last, Pack *room,
                          double *totals);
 // Called once, with the sums of all columns.

@@ -1,7 +1,8 @@
 // attention_cuda.c - causal self-attention: batches of matrix products, with kernels for the rest.
 //
-//   forward    S = q k^T    H = dropout(softmax(S))    y = H v
-//   backward   S, H again   dH = dy v^T   dS = softmax'(dH)   dq = dS k   dk = dS^T q   dv = H^T dy
+//   forward    S = q k^T    H = dropout(softmax(S / sqrt(d)))    y = H v
+//   backward   S, H again   dH = dy v^T   dS from dH (softmax_gradient in ops/attention.h)
+//              dq = dS k   dk = dS^T q   dv = H^T dy
 //
 // All (T, T) matrices of a batch are in memory; fused attention would store none of them. S and dH
 // are f32; H and dS, which are multiplied, have the activations' type. Nothing is kept from forward

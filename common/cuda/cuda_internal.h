@@ -71,7 +71,7 @@ struct Ops {
     OpsConfig config;
     cublasLtHandle_t blas;
     Lane main, beside;          // beside: gradients of weights, while main continues with backward
-    Event *forked, *joined;     // joined: everything beside, unless it is known to be done
+    Event *forked, *joined;     // main's work when beside begins, beside's when main waits
     bool beside_is_done;
     struct TunedPlan *plans;
     int norm_processes;         // processes that share a BatchNorm batch; 0, 1: none do

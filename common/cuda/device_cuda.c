@@ -337,7 +337,7 @@ void stream_free(Stream *stream)
     free(stream);
 }
 
-// A recorded step may hold the address of smaller memory, which stays until the device is closed.
+// The old memory stays until the device is closed: a recorded step may hold its address.
 void *stream_scratch(Stream *stream, size_t bytes)
 {
     if (bytes > stream->scratch_bytes) {

@@ -50,7 +50,7 @@ typedef struct KnownSet {
     const char *name;
     const char *folder;         // under data/
     const char *system_folder;  // where the system may have it, or NULL
-    const char *probe;          // a file of its directory (set_in_directory)
+    const char *probe;          // a file by which set_in_directory knows it
     bool (*read)(Data *data, const char *dir, const char *hint, Error *err);
     int classes;
     bool jitter;                // crop and flip: not for digits and clothes

@@ -13,7 +13,7 @@
 #include <png.h>
 
 enum {
-    MOST_PIXELS = 178956970,    // Pillow's limit (Image.MAX_IMAGE_PIXELS, twice)
+    MOST_PIXELS = 178956970,    // Pillow's limit: twice Image.MAX_IMAGE_PIXELS
     LONGEST_SIDE = 65535,       // JPEG's
     MOST_SCANS = 100,
 };

@@ -47,7 +47,8 @@ struct Net {
 };
 
 // Each adds a layer at the end and returns the number of its value. Two layers may read the value
-// of net_norm, net_maxpool or net_add, which add up two gradients; only one that of another layer.
+// of net_norm, net_maxpool or net_add, which add up two gradients; only one may read that of any
+// other layer.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);

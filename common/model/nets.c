@@ -66,7 +66,7 @@ static int resnet_conv(Net *net, int in, const char *name, int channels, int ker
     return out;
 }
 
-// The shortcut around a block: the input itself, or a 1x1 convolution if its shape changes.
+// The shortcut around a block: the input itself, or 1x1 convolution and norm if its shape changes.
 static int shortcut(Net *net, int x, int channels, int stride)
 {
     if (stride == 1 && net->extents[x].c == channels)

@@ -9,8 +9,8 @@ typedef struct ImagesJob {
     Shape shape;
 } ImagesJob;
 
-// Loads a row of one channel of an image, with torch's operations in torch's order, for torch's
-// bits. step: the distance from pixel to pixel in memory.
+// Loads a row of one channel of an image, with torch's operations in torch's order, which gives the
+// same bits. step: the distance from pixel to pixel in `out`.
 INLINE void image_row(const ImagesJob *j, Type type, size_t row, int step)
 {
     const Shape *s = &j->shape;

@@ -85,7 +85,7 @@ INLINE RowSums row_sums(const float *z, int classes, int label, double smooth)
     float most = team_max(top);
     FOR_ROW(i, k, classes) {
         sum[k] += exp((double)z[i] - most);
-        target[k] += share > 0 ? share * z[i] : 0;      // z may be infinite
+        target[k] += share > 0 ? share * z[i] : 0;      // 0 * infinity is NaN
         before[k] += i != label && !(z[i] < mine || (z[i] == mine && i > label));
     }
     RowSums r = { .most = most, .sum = team_sum(sum), .before = team_sum(before) };

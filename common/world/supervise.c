@@ -31,7 +31,7 @@ struct Supervisor {
     pid_t self;
     int signals;            // the descriptor from which they are read
     sigset_t before;        // the mask that this process was started with
-    int asked;              // INT and TERM so far, and an end of all ranks by a signal
+    int asked;              // INT and TERM so far, plus 1 if a signal ended the ranks
     double kill_at;         // s: when the remaining ranks are killed; 0: the run is healthy
     int status;
 };
@@ -39,7 +39,7 @@ struct Supervisor {
 static Watched *watched(Supervisor *s, int i) { return &s->watch.ranks[s->first + i]; }
 
 // HUP stays ignored if it was ignored before (nohup). The others are handled even then: a script's
-// shell lets its background jobs ignore INT.
+// shell makes its background jobs ignore INT.
 static void block_signals(Supervisor *s)
 {
     static const int all[] = { SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };

@@ -40,7 +40,7 @@ typedef struct StoreMessage {
 } StoreMessage;
 
 // Sends or receives what it can without waiting. 1: all of the message, 0: not yet, -1: the
-// connection is closed, or its value has more than `most` bytes. The caller frees a received value.
+// connection is closed, or a value has more than `most` bytes. The caller frees a received value.
 int store_move(int socket, bool sends, StoreMessage *message, size_t most);
 // Sends or receives a whole message. Returns NULL, or what went wrong. `seconds` limits the time in
 // which nothing moves. The time is counted in slices of 0.1 s, so that a time in which this process

@@ -317,7 +317,7 @@ static void judge(TcpStoreServer *s, double waited)
         bool death = false;             // else a rank hangs or is stopped
         for (const Watched *r = s->watch.ranks; r < s->watch.ranks + s->watch.size; r++)
             death = death || (r->alive && r->ended > 0 && !r->alive->done);
-        end_run(s, death && !s->config.supervised); // a supervisor was faster: see Watched.delay
+        end_run(s, death && !s->config.supervised); // a supervisor has had Watched.delay
     }
 }
 
