@@ -56,7 +56,7 @@ static StoreMessage request(Store *s, StoreWhat what, const char *key, const voi
     alive_copy(&page, alive_here());
     if (what == STORE_BEAT)
         message.value = &page;
-    const char *unsent = store_transfer(s->socket, true, &message, s->timeout);  // OVER may yet come
+    const char *unsent = store_transfer(s->socket, true, &message, s->timeout);  // OVER may come
     const char *lost = store_transfer(s->socket, false, &answer, s->timeout);
     if (!lost && answer.head.what == STORE_OVER) {
         usleep(answer.head.key[0] ? STORE_LAUNCHER_US : 0);     // see end_run
