@@ -6,12 +6,12 @@
 #   cuda        CUDA, cuDNN, cuBLASLt       NCCL
 #   cuda-gloo   the same                    Gloo: several ranks may share a GPU
 #
-# Each backend is built where its libraries are found. Where only the last column is missing, it still
-# has the steps that are one process. The configuration ends with a line for each backend.
+# Each backend is built where its libraries are found. Where only the last column is missing, cpu and
+# cuda still have the steps that are one process. The configuration ends with a line for each backend.
 include_guard(GLOBAL)
 
-# C++ is for one file, common/comm/gloo/comm_gloo.cc: Gloo's calls are C++. Its compiler has to be the
-# C compiler's sister, clang++-14 for clang-14: they link together, sanitizers and all.
+# C++ is for one file, common/comm/gloo/comm_gloo.cc: Gloo's calls are C++. Its compiler is by
+# default the C compiler's sister, clang++-14 for clang-14: what they make can be linked together.
 if(NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
     cmake_path(GET CMAKE_C_COMPILER FILENAME sister)
     string(REGEX REPLACE "clang" "clang++" sister "${sister}")
@@ -27,7 +27,7 @@ get_filename_component(DDP_ROOT "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
 
 option(DDP_CPU "build the cpu backend where its libraries are found" ON)
 option(DDP_CUDA "build the cuda backends where their libraries are found" ON)
-# Builds for x86-64-v3, which has AVX2, choose code with AVX-512 when they start: common/cpu/loops_cpu.h.
+# A build for x86-64-v3, which has AVX2, also uses AVX-512 where a processor has it: common/cpu/loops_cpu.h.
 set(march native)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64" AND EXISTS /proc/cpuinfo)
     file(STRINGS /proc/cpuinfo flags REGEX "^flags.* avx2( |$)" LIMIT_COUNT 1)
@@ -41,7 +41,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     if(DDP_MARCH STREQUAL native)
         set(DDP_MACHINE -mcpu=native)           # before version 15, clang has no -march=native there
     endif()
-    # For SVE, gcc 12 and 13 store some sums of vectors before they have computed them. This is NEON.
+    # With SVE, gcc 12 and 13 store some sums of vectors before they are computed. 1 means: only NEON.
     list(APPEND DDP_MACHINE
         $<$<AND:$<C_COMPILER_ID:GNU>,$<VERSION_LESS:$<C_COMPILER_VERSION>,14>>:--param=aarch64-autovec-preference=1>)
 endif()
@@ -80,7 +80,7 @@ target_compile_definitions(ddp_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>)
 target_include_directories(ddp_flags INTERFACE "${DDP_ROOT}/common")
 target_link_options(ddp_flags INTERFACE -Wl,-z,relro,-z,now
-    -Wl,--as-needed)        # a program that meets no others loads neither Gloo nor NCCL
+    -Wl,--as-needed)        # a program that is no rank loads neither Gloo nor NCCL
 if(DDP_SANITIZE)
     set(sanitize -fsanitize=${DDP_SANITIZE} -fno-sanitize-recover=all)
     target_compile_options(ddp_flags INTERFACE ${sanitize} -O1 -fno-omit-frame-pointer)
@@ -160,7 +160,7 @@ ddp_find(NCCL NCCL "nccl;libnccl.so.2" nccl.h)
 
 # --- common/ ------------------------------------------------------------------------------------------
 
-# ddp_objects(TARGET ROOMS LIBRARIES...): these rooms of common/, compiled.
+# ddp_objects(TARGET ROOMS LIBRARIES...): these folders of common/, compiled.
 function(ddp_objects target rooms)
     set(patterns "")
     foreach(room IN LISTS rooms)
@@ -172,7 +172,7 @@ function(ddp_objects target rooms)
     target_link_libraries(${target} PUBLIC ddp_flags ${ARGN} Threads::Threads OpenMP::OpenMP_C)
     target_compile_options(${target} PRIVATE ${DDP_STRICT})
 
-    # Only what the CPU computes with many numbers is compiled for this very machine, or for DDP_MARCH.
+    # Only the files that compute with many numbers on the CPU are compiled for DDP_MARCH.
     set(numbers ${sources})
     list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|attention_cpu|pool_cpu|gloo_reduce)\\.c$")
     set(options ${DDP_MACHINE} -ffp-contract=fast -fno-math-errno
@@ -212,7 +212,7 @@ if(NOT GLOO_MISSING)
 endif()
 
 # ddp_backend(NAME COMPUTE MISSING COMM MISSING): the library ddp_NAME out of the objects COMPUTE and, for
-# ranks, COMM; each part is left out where something is missing, and the report says so.
+# ranks, COMM. Without COMPUTE there is no library, without COMM it has no ranks; the report says so.
 set(DDP_BACKENDS "")
 function(ddp_backend name compute compute_missing comm comm_missing)
     set(DDP_${name}_MISSING ${compute_missing} PARENT_SCOPE)
@@ -240,7 +240,7 @@ elseif(NOT missing)
 endif()
 ddp_backend(cpu ddp_compute_cpu "${missing}" ddp_gloo "${GLOO_MISSING}")
 
-# A CUDA that cannot be used is left out with the reason; it must not stop the cpu backend.
+# Where CUDA cannot be used, the report says why; the cpu backend is built all the same.
 foreach(library cublasLt cudart_static)
     if(NOT CUDA_MISSING AND NOT TARGET CUDA::${library})
         set(CUDA_MISSING "no ${library} in the CUDA toolkit at ${CUDAToolkit_LIBRARY_DIR}")
@@ -280,7 +280,7 @@ elseif(NOT missing)
     set(CMAKE_CUDA_STANDARD 17)
     ddp_objects(ddp_compute_cuda cuda "ddp::CUDNN;CUDA::cublasLt;CUDA::cudart_static")
     file(GLOB operations CONFIGURE_DEPENDS "${DDP_ROOT}/common/ops/*.c")
-    foreach(operation IN LISTS operations)      # C for gcc, and CUDA for nvcc
+    foreach(operation IN LISTS operations)      # nvcc compiles these C files as CUDA
         cmake_path(GET operation STEM name)
         set(made "${CMAKE_BINARY_DIR}/ops/${name}.cu")
         file(CONFIGURE OUTPUT "${made}" CONTENT "#define ON_GPU\n#include \"ops/${name}.c\"\n")
@@ -326,7 +326,7 @@ function(ddp_step)
     ddp_program(${step} "${step}/train" ${ARGN})
 endfunction()
 
-# ddp_launcher(launch.c): the program there that starts the ranks; built whenever train is.
+# ddp_launcher(launch.c): the program of that directory that starts the ranks; built whenever train is.
 function(ddp_launcher)
     get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
     ddp_program(${step}_launch "${step}/launch" ${ARGN} RANKS)
