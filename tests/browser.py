@@ -68,7 +68,7 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, text, seconds):
-        """Until this is true -> whether it became so."""
+        """Waits until this JavaScript is true, or for these seconds -> whether it became true."""
         until = time.monotonic() + seconds
         while not self.js(f"document.readyState === 'complete' && !!({text})"):
             if time.monotonic() > until:
@@ -77,7 +77,7 @@ class Page:
         return True
 
     def click(self, selector):
-        """As a mouse does, in the middle of the element."""
+        """Clicks as a mouse does, in the middle of the element."""
         box = self.js(f"(r => r && [r.x + r.width / 2, r.y + r.height / 2])"
                       f"(document.querySelector('{selector}')?.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):

@@ -52,7 +52,7 @@ sub learn_options
     }
 }
 
-# STEP, test_NAME.c, FILE.svg, ...
+# Is it a placeholder, or does it contain one, as STEP, test_NAME.c, FILE.svg?
 sub stands_for
 {
     my $word = shift;
@@ -108,7 +108,7 @@ sub resolved
     return $file;
 }
 
-# A link such as [165 lines](03_ddp_fork/ddp.c) names the size of a file, or of a step's sources: right to 3 %.
+# A link such as [165 lines](03_ddp_fork/ddp.c) names the size of a file, or of a step's sources: it may be off by 3 %.
 sub check_size
 {
     my ($size, $path) = @_;
@@ -151,7 +151,7 @@ sub check_definitions
 
 sub blank { return $_[0] =~ s/[^\n]//gr }
 
-# Without generated lists and diffs.
+# A document without its generated lists and diffs.
 sub text_of_document
 {
     return slurp(shift) =~ s/(<!-- (\w+): generated.*?<!-- \2 end -->|^```diff\n.*?^```$)/blank($1)/gmser;

@@ -27,7 +27,7 @@ def write(path, metadata, tensors):
 
 
 def changed(tensors, sizes):
-    """sizes: {a size: its new value, or a name's part: {...}}"""
+    """sizes: {part of a tensor's name: {a size: its new value}}"""
     new = {}
     for name, (dtype, shape, data) in tensors.items():
         here = next((of for part, of in sizes.items() if part in name), {})

@@ -31,14 +31,14 @@ stop_left()
     done
 }
 
-# New files in /dev/shm that no process has open: files of tests that run at the same time are open.
-# test_run.sh leaves some on purpose, which only its own run.sh may report. LLVM's OpenMP leaves a file for each process
-# that is killed.
+# The files in /dev/shm, without two kinds. test_run.sh leaves some on purpose, which only its own run.sh may report.
+# LLVM's OpenMP leaves a file for each process that is killed.
 list_shm()
 {
     find /dev/shm -mindepth 1 -maxdepth 1 ! -name "${SHM_OF_OTHERS-ddp-test-run-*}" \
         ! -name '__KMP_REGISTERED_LIB_*' -printf '%f\n' 2>/dev/null | sort
 }
+# New ones that no process has open: files of tests that run at the same time are open.
 left_shm()
 {
     local file

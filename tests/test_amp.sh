@@ -72,7 +72,8 @@ expect 0 "" ranks 1 --amp off --max-steps 4 -b 32
 check "two ranks have the norms of one" near <(field two step gradient_norm) <(field m.0.jsonl step gradient_norm) 1e-4
 
 whole() { ranks "$1" --amp off -b 20 --save whole.st "${@:2}" >whole.out && cp m.0.jsonl whole.jsonl; }
-# like_whole N K: losses within 1e-4, weights within 5e-3. With 2 ranks the last batch is full; with 7 it has 15.
+# like_whole N K: losses within 1e-4, weights within 5e-3. With 2 ranks the last batch is full; with 7
+# each rank has 15 images in it.
 like_whole()
 {
     ranks "$1" --amp off -b 20 --accumulate "$2" --save parts.st "${@:3}" >output 2>&1 ||

@@ -52,7 +52,7 @@ await()
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
-# The first process of 03 is the launcher of the others.
+# The pids of the ranks. The first process of 03 is their launcher: its pid is in a .pid file, so it is left out.
 ranks() { pgrep -f -- "^$train .*--save $TMP/net" | grep -vxFf <(cat ./*.pid); }
 any_ranks() { ranks >/dev/null; }
 no_ranks() { ! any_ranks; }
@@ -314,7 +314,8 @@ goes_on() { [ "$(stamp)" != "$stamped" ] || all_done; }
 # Reads the file through a hard link, because the run may replace it at any moment.
 is_whole() { [ ! -e net ] || { ln -f net looked && "$compare" looked looked 0 >compared; }; }
 
-# The checkpoint must be whole, and the run must continue. In one of three cases the next fault follows at once.
+# The checkpoint must be whole, and the run must continue. In one of three cases the next fault does not wait
+# until it has continued.
 look_round()
 {
     is_whole || give_up "the checkpoint is whole: $(cat compared)"
@@ -393,7 +394,7 @@ chaos()
         slurm)
             train=$BUILD/06_slurm/train
             job+=(--amp off)
-            margin=10       # Slurm continues a stopped rank, and 3 s later it kills it
+            margin=10       # to end a stopped rank, Slurm continues it, and kills it 3 s later
             arena $events slurm -- "rank KILL" "rank SEGV" "rank STOP"
             ;;
         launch)

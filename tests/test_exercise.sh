@@ -20,8 +20,8 @@ for file in task.md change.patch check.sh; do
     check "each exercise has $file" each_has $file
 done
 
-# The first page that shows a quarter of an exercise's solution or more, in a quote or in its diff, says
-# "Stop. Do 03-1 now." before the first of these lines.
+# The first README, from the exercise's step on, that shows a quarter of its solution or more says "Stop. Do 03-1 now."
+# before the first of these lines.
 solution_lines()
 {
     if [ -f "$1/solution.patch" ]; then

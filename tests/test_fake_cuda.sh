@@ -49,7 +49,7 @@ check "02, one device, nothing is recorded" like "$alone" ./02 --devices 1 "${on
 check "03, one rank" like "$alone" ./03 -n 1 "${one[@]}"
 check "07, one rank, small buckets" like "$alone" ./07 --amp off --bucket-mb 0.02 "${one[@]}"
 
-# A part of three images has 3 x 1800 bytes, so the next part would not begin at an address that cuDNN accepts.
+# A part of three images has 16200 bytes, no multiple of 16: cuDNN would not accept the address of the next part.
 odd=(-b 6 "${common[@]}" --arch convnet --image-size 30 --amp fp16 --accumulate 2)
 check "parts of an odd size" at_once trains ./07 "${odd[@]}" "${safe[@]}"
 odd_hash=$hash
@@ -75,7 +75,7 @@ all=("${two[@]}" --arch convnet --amp fp16 --accumulate 2 --clip-norm 5 --compre
 check "fp16 and more, without overlap" at_once trains "${seven[@]}" "${all[@]}" "${safe[@]}"
 check "steps were skipped" grep -qE "step.*skipped: [1-9]" "$TMP/output"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
-# A batch of three images has 3 x 1800 bytes, so cuDNN would not accept the address of the next batch.
+# A batch of three images has 16200 bytes, no multiple of 16: cuDNN would not accept the address of the next batch.
 virtual=("${common[@]}" --arch convnet --image-size 30 -b 3 --amp fp16 --growth-interval 3 --virtual-ranks 2)
 check "two virtual ranks" at_once trains ./07 "${virtual[@]}"
 virtual_hash=$hash
@@ -142,7 +142,7 @@ export FAKE_DELAY=20000
 signalled()
 {
     local pid to
-    rm -f "$TMP/output"         # it has the same words
+    rm -f "$TMP/output"         # an earlier run's has the same words
     ./03 -n 2 "${two[@]}" --epochs 6 --save stopped.st >"$TMP/output" 2>&1 </dev/null &
     pid=$! to=$!
     until_so 60 grep "test: loss" "$TMP/output"

@@ -50,7 +50,7 @@ done
 expect 1 "trained with --heads 2, not 4" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
 expect 1 "use the same --arch, sizes, --block and --data" "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
 
-# Rank 1 is killed at its 14th forward pass, whenever it starts. The epochs have 15 steps.
+# After each start, rank 1 is killed at its 14th forward pass. The epochs have 15 steps.
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
 four=("$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 5 -- "$BUILD/04_ddp_launcher/train" "${small[@]}"
     --epochs 2 --save-every 4)

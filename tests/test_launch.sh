@@ -68,7 +68,7 @@ check "the second rank has no socket" says "^inherited: memory; blocked:; ignore
 check "an ignored HUP stays ignored" says "ignored: HUP TTOU"
 expect 0 "inherited: listening memory;" bash -c '"$0" -- "$1" all=inherited <&- ' "$launch" "$rank"
 
-# A descriptor that is not launch's memory is left alone, whatever the variable says.
+# A descriptor that is not launch's memory is left alone, whatever DDP_ALIVE says.
 for value in "" x 3 "3 0" "3 -1" "99 0" "0 0" "3 0 0" "99999999999 0"; do
     expect 0 "RANK=" env DDP_ALIVE="$value" "$rank" all=live1,done,contract 3<output
 done

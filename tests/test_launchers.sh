@@ -31,7 +31,7 @@ by_hand()
     return "$status"
 }
 
-# Ignores leaks of Open MPI itself.
+# Looks for no leaks, because Open MPI itself has some.
 by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 100 mpirun -x ASAN_OPTIONS "$@"; }
 limit() { timeout -k 5 100 "$@"; }
 each_says() # each_says N SOURCE: all N [init] lines are printed

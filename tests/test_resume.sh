@@ -40,7 +40,7 @@ train --save lr.st --epochs 2 --schedule multistep --milestones 2
 train --save lr.st --resume auto -b 50 --schedule multistep --milestones 2 --metrics lr.jsonl
 check "the rate after a change of batch size" is "$(field lr.jsonl step lr | sort -u)" 0.001
 
-# In the middle of an epoch only the same samples in the same order continue; other data follows after the epoch.
+# A run resumes in the middle of an epoch only with the same samples in the same order; after an epoch, with any.
 train --save order.st --max-steps 9
 for other in --no-shuffle "--train-samples 99"; do
     # shellcheck disable=SC2086  # several words
@@ -66,7 +66,7 @@ done
 check "killed $kills times" is "$(hash_of)" "$whole"
 check "and no temporary file is left" not compgen -G "*tmp"
 
-# A run that is killed while it evaluates has saved the epoch. The resumed run evaluates it.
+# A run that is killed while it evaluates has saved the epoch. The resumed run evaluates that epoch.
 arch=lenet data=synthetic
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
 LD_PRELOAD=$TMP/crash.so RANK=0 CRASH_RANK=0 CRASH_TEXT='"name":"evaluate"' CRASH_DO=KILL \

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What CONTRIBUTING.md promises of C and shell files: their columns, no tabs, and shellcheck. And there is one version.
+# What CONTRIBUTING.md promises of C and shell files: their columns, no tabs, and shellcheck. And
+# CITATION.cff and CHANGELOG.md have the version of CMakeLists.txt.
 # ctest: TIMEOUT 400
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"

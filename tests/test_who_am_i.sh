@@ -20,7 +20,7 @@ with()
     env $environment timeout -k 5 60 "$train" "${tiny[@]}" "$@"
 }
 
-# Ignores leaks of Open MPI itself.
+# Looks for no leaks, because Open MPI itself has some.
 by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 60 mpirun "$@"; }
 
 one='[init] == local rank: 0, global rank: 0 of 1:'
