@@ -367,7 +367,7 @@ def limit_text(limits):
 
 # --- the benchmarks -----------------------------------------------------------------------------------
 
-PLAIN = ("--no-augment", "-p", 5)       # steps on images in memory; a line, and the loss read, every 5
+PLAIN = ("--no-augment", "-p", 5)       # images as they are; every 5 steps the loss is read, for a line
 LAYOUTS = ("default", "channels_last")
 # Our own tensors are in huge pages. jemalloc has the settings of PyTorch's tuning guide.
 ALLOCATORS = {
@@ -481,7 +481,7 @@ def bench_avx2(b):
 
 
 def bench_epoch(b):
-    """PyTorch's epoch uses the mode with the fastest steps. Epochs are of half of the images."""
+    """PyTorch's epoch uses the mode with the fastest steps. An epoch has only some of the images."""
     step, workers, images = "01_single_gpu", min(CORES, 4), 5120 if b.args.quick else 25600
     common = ("--threads", CORES, "-b", 256)
     torch = Torch(b, "step", LAYOUTS, compiled=True, allocators=True, steps=b.steps(30))
@@ -837,7 +837,7 @@ def bench_steps(b):
         run([f"{ROOT}/ddp", "plot", f"{ROOT}/docs/steps.csv", "-o", f"{ROOT}/docs/steps.svg"])
 
 
-# Seconds of the article's programs, README of tczhangzhi/pytorch-distributed; and our rows.
+# Seconds of an epoch of the article's programs (README of tczhangzhi/pytorch-distributed), and our rows.
 ARTICLE = (("DataParallel, 02", 4138.3, "02, 2 devices in a process"),
            ("Horovod, 05 --compress fp16", 1200.3, "05, the same, `--amp off --compress fp16`"),
            ("DistributedDataParallel, 04", 1188.5, "04, 2 ranks, started by `launch`"),
@@ -866,8 +866,8 @@ def sent_cell(what, command):
 # --- on a GPU ---------------------------------------------------------------------------------------------
 
 GPU_MODES = ("eager", "channels_last", "graph", "reduce_overhead", "max_autotune")
-# name: network, type, size of images, ms that the chip needs at least, from ... to, steps between two readings
-# of the loss, epochs of 5 such groups
+# name: network, type, size of images, ms (from, to) that the chip needs at least for a step, steps between two
+# readings of the loss, epochs of 5 such groups
 GPU_JOBS = {
     "resnet18_tf32": ("resnet18", "tf32", 32, (0.36, 0.50), 39, 6),
     "resnet18_fp16": ("resnet18", "fp16", 32, (0.28, 0.48), 39, 6),

@@ -7,7 +7,7 @@ It prepares, then measures once for each line of its input. Each measurement is 
 
     step      training steps on a batch in memory
     gpt       training steps of a small language model on a batch in memory; size: characters in a window
-    ddp       the same in several processes: DistributedDataParallel on Gloo; batch and threads are each rank's
+    ddp       as step, in several processes: DistributedDataParallel on Gloo; batch and threads are each rank's
     epoch     an epoch with torchvision's usual input pipeline
     folder    an epoch of a folder of pictures, without a model: ImageFolder and DataLoader
     product   a product of two 4096x4096 matrices; its "samples" are additions and multiplications

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """cifar.py <BATCH >RECORDS - converts a batch of CIFAR's Python version, a pickle, into records of the binary version.
 
-A pickle can name any function to call. This one may name NumPy's array and its type only, which are not loaded either.
+A pickle can name any function to call. Here it may name only NumPy's array and its type, and even these are not loaded.
 """
 import pickle
 import sys

@@ -516,7 +516,8 @@ cmd_grade()
 
 # --- the command line --------------------------------------------------------------------------------
 
-# Checks all arguments before anything is done. Sets command, yes, and options (the arguments of cmd_COMMAND).
+# Checks all arguments before anything is done. Sets command, yes, csv, and options (the arguments of
+# cmd_COMMAND).
 parse()
 {
     command=${1:-help} yes='' csv='' options=()

@@ -66,8 +66,8 @@ strip --strip-debug "${programs[@]}"
 
 # --- shared libraries -------------------------------------------------------------------------------------------
 # glibc and NVIDIA's libraries come from the GPU machine. lib/spare holds libraries that it probably has, each in its
-# own folder. They are used only if they are missing or too old there: a newer libstdc++ may be needed by other
-# libraries.
+# own folder. They are used only if they are missing or too old there: that machine's other libraries may need its newer
+# libstdc++.
 
 nvidia=()
 while read -r name path; do
@@ -115,7 +115,7 @@ version()
     echo "cuDNN: $(version CUDNN_INCLUDE_DIR cudnn_version.h CUDNN LEVEL)"
     echo "NCCL: $(version NCCL_INCLUDE_DIR nccl.h NCCL '')"
     echo "architectures: $(cache CMAKE_CUDA_ARCHITECTURES)"
-    # gloo_reduce.c of cuda-gloo is compiled for this processor
+    # what gloo_reduce.c of cuda-gloo may use: it is compiled for DDP_MARCH
     echo "cpu: $(sed -n 's/^flags.*: //p' /proc/cpuinfo | head -1 | tr ' ' '\n' |
         grep -E '^(avx|fma|bmi|f16c)' | grep -v vp2intersect | sort | paste -sd' ')"
 } >"$to/about"

@@ -9,7 +9,7 @@
     ./ddp plot PREDICTIONS.csv   confusion matrix from a --predictions file
     ./ddp plot docs/steps.csv    time of an epoch: the article's programs, and ours, which ./ddp bench steps measured
 """
-# Each view has a function that reads a file into numbers, and one that draws them: only that one needs matplotlib.
+# Only the functions draw_* need matplotlib.
 import argparse
 import csv
 import itertools

@@ -1,7 +1,7 @@
 // say.c - ./ddp say RUN.st: prints text from a checkpoint of a gpt.
 //
-// A language model gives a probability for each next character. This draws one, appends it to the
-// text, and asks again, with the last characters that fit in the model's window.
+// A language model gives each character a probability to be the next. This draws one, appends it
+// to the text, and asks again, with the last characters that fit in the model's window.
 #include "args.h"
 #include "check.h"
 #include "checkpoint.h"

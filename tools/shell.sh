@@ -27,7 +27,7 @@ quoted()
     printf '%s' "${line# }"
 }
 
-# Prints a command, then runs it.
+# show prints a command; run then also runs it.
 show() { say "$dim\$$plain $bold$(quoted "$@")$plain"; }
 run() { show "$@"; "$@"; }
 

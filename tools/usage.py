@@ -27,7 +27,7 @@ def read(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
-    except OSError:             # the process has ended, or belongs to someone else
+    except OSError:             # the process has ended, or belongs to another user
         return ""
 
 

@@ -222,7 +222,7 @@ same_twice()
     a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}" "${@:2}") && same "$1" "$a" "$b"
 }
 
-# All steps compute the same bits with one rank, over NCCL.
+# All steps compute the same bits with one rank or device.
 check_steps_alike()
 {
     local step hash first='' bad=0 more
@@ -312,7 +312,8 @@ ranks_alike()
     same "one process $(sed -n 's/^weight hash: //p' one.out); $ranks ranks, twice" \
         "$(sed -n 's/^weight hash: //p' ranks.out)" "$(hash_of "${command[@]}")"
 }
-# ranks_twice BACKEND RANKS STEP OPTION...: two runs give the same bits. For options where one process differs.
+# ranks_twice BACKEND RANKS STEP OPTION...: two runs give the same bits. For options with which one process
+# computes something else.
 ranks_twice()
 {
     step_command "$here/build/$1/$3" "$2" "${small[@]}" "${@:4}"
@@ -417,7 +418,7 @@ cmd_sanitize()
     [ -z "$no_gpu" ] || exit 77
     for tool in memcheck initcheck racecheck synccheck; do
         # The last two are slow, and also report NVIDIA's own kernels. So they check only ours, cells_loop and others.
-        # racecheck does not survive some of the engines that race for a plan.
+        # racecheck does not survive some of the cuDNN engines that are tried without --deterministic.
         only=()
         api=()
         plans=--no-deterministic
