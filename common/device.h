@@ -39,7 +39,7 @@ Device *device_open(int index, int threads);
 // warn: print a warning if there are more threads than cores.
 int device_share(int devices, int asked, bool warn);
 void device_close(Device *device);
-void device_use(Device *device);                 // the calling thread's current device
+void device_use(Device *device);                 // makes it the calling thread's current device
 const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"
 int device_threads(const Device *device);        // CUDA: 0
 size_t device_peak_bytes(const Device *device);  // of device_alloc's memory, so far

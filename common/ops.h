@@ -167,7 +167,7 @@ typedef struct OpSpec {
     Dropout dropout;    // OP_ATTENTION, OP_ADD
 } OpSpec;
 
-// How often a kernel fits in a side of an image.
+// The number of a kernel's places along a side of an image.
 static inline int window_count(int size, int kernel, int stride, int pad)
 {
     return (size + 2 * pad - kernel) / stride + 1;

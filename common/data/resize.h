@@ -24,7 +24,7 @@ View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, 
 // Resize(shorter) and CenterCrop(side), where side <= shorter.
 View view_center(int width, int height, int shorter, int side);
 
-// The part of the picture that the resized pixels to keep depend on.
+// The part of the picture on which the pixels of view->keep depend.
 Rect view_needs(const View *view);
 
 // Memory for resizing: one for each thread. Begin with { 0 }; the caller frees it.

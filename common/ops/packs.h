@@ -22,7 +22,7 @@ typedef struct Pack {
 typedef struct At {
     size_t row, column;
     size_t i;               // of the first number in memory
-    int count;              // 1 to LANES
+    int count;              // at most LANES
 } At;
 
 // How numbers in memory form a matrix. An activation, data[n][c / block][h * w][block], is a matrix

@@ -246,7 +246,7 @@ static void enqueue(Stream *stream, Job job)
     call_end(job.comm, stream, &job.call);
 }
 
-// Gloo needs only the width of a value: gloo_sums adds them.
+// Gloo needs only the values' width: gloo_sums adds them.
 static void set_values(gloo::AllreduceOptions &options, void *values, const Call &call)
 {
     switch (comm_width(call.type)) {
