@@ -166,6 +166,6 @@ check "SIGTERM ends it" test $? = 143
 expect 1 "no longer applies to 03_ddp_fork" env DDP_EXERCISES_WORK="$TMP/other" bash -c '
     sed -i "s/sampler_ids(&job/sampler_all(\&job/" ../03_ddp_fork/train.c && ../ddp exercise start 03-1'
 check "and no incomplete copy is left" test ! -e "$TMP/other/03-1"
-expect 0 "./ddp setup does so now" env DDP_BUILD="$TMP/none" ../ddp exercise start 03-2
+expect 0 "./ddp setup builds all steps now" env DDP_BUILD="$TMP/none" ../ddp exercise start 03-2
 expect 1 "there are no programs" env DDP_BUILD="$TMP/none" ../ddp exercise check 03-2
 test_done
