@@ -105,7 +105,7 @@ typedef struct Job {
 static int samples_per_epoch(const Job *job) { return job->data.train.count; }
 static int global_batch(const Job *job) { return job->config->batch_size; }
 
-// Gives the loader its samples of this epoch. Their order depends on seed + epoch.
+// Gives the loader its samples of this epoch. If shuffled, their order depends on seed + epoch.
 static void choose_samples(Job *job)
 {
     int count = samples_per_epoch(job);
@@ -235,7 +235,7 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saved: %s", path);
 }
 
-// In the middle of an epoch, the state includes the epoch's sums so far.
+// Until an epoch is finished, the state includes its sums so far.
 static void save_midway(Job *job)
 {
     job->state.running = read_finite(job, job->train_stats);

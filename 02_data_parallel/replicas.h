@@ -14,8 +14,8 @@ void replicas_options(Args *args, ReplicasConfig *config);
 
 typedef struct Replicas Replicas;
 
-// Opens the devices; threads as in device_share. The calling thread drives the first device from
-// now on and makes all the calls below.
+// Opens the devices; threads as in device_share. From now on the calling thread drives the first
+// device. It must also make all the calls below.
 Replicas *replicas_open(const ReplicasConfig *config, int threads);
 // Frees the copies and closes their devices. The caller closes the first.
 void replicas_close(Replicas *replicas);
@@ -34,6 +34,6 @@ void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool tr
 // waits for the devices.
 void replicas_backward(Replicas *replicas);
 
-// Prints how long each phase of a step took on average since the last call, and each device's
-// memory.
+// Prints how long each phase of a step took on average since the last call, each device's memory,
+// and link_report's line.
 void replicas_report(Replicas *replicas, Log *log);

@@ -36,7 +36,7 @@ void spawn_options(Args *args, SpawnConfig *config)
 
 // --- the number of ranks -------------------------------------------------------------------------
 
-// Counting GPUs starts CUDA, after which this process could not fork ranks. So a child counts.
+// Counting GPUs starts CUDA, which ranks that are forked later could not use. So a child counts.
 static int count_gpus(void)
 {
     int ends[2], count = 0, status = 0;

@@ -14,8 +14,8 @@
 //                                       +-- all-reduce: the same bits in both
 //   process 1   rank 2 | rank 3 | sum --+
 //
-// What a rank computes must not depend on the process: neither its samples, nor the rows of its
-// batch, nor the device and its number of threads.
+// What a rank computes must not depend on which process computes it. So its samples and batches are
+// fixed, and all processes must have the same kind of device and as many threads.
 #include "virtual.h"
 #include "agree.h"
 #include "check.h"
@@ -107,9 +107,9 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
 
 // ==== Sums that do not depend on their order =====================================================
 
-// ddp.c's hook, called for each bucket of each of this process's ranks. A sum has room for 2^62, so
-// each rank's gradient for 2^62 / ranks. A larger gradient, infinity or NaN sets a flag, which is
-// summed with the last bucket. The flag then makes a gradient infinite in all processes.
+// ddp.c's hook, called for each bucket of each of this process's ranks. A sum has room for 2^62
+// units, so each rank's gradient for 2^62 / ranks. A larger gradient, infinity or NaN sets a flag,
+// which is summed with the last bucket. The flag then makes a gradient infinite in all processes.
 static void add_integers(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Virtual *v = arg;

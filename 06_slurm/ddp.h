@@ -34,5 +34,5 @@ void ddp_ready(void *arg, size_t offset, size_t count);
 // Later work on the compute stream sees gradients that are averaged over all ranks.
 void ddp_wait(Ddp *ddp);
 
-// Returns this rank's weight hash. Rank 0 fails if hashes differ from its own, and names the ranks.
+// Compares the ranks' weight hashes, and returns this rank's. If they differ, rank 0 fails.
 uint64_t ddp_compare(Ddp *ddp, uint64_t hash);

@@ -1,7 +1,7 @@
 // slurm.c - rank, size and meeting point from the variables that srun sets.
 //
 //   job       sbatch, salloc   SLURM_JOB_ID, SLURM_NTASKS: the request, in every shell of the job
-//     script  on one node      SLURM_PROCID=0: it looks like rank 0 of all tasks, but is none
+//     script  on one node      SLURM_PROCID=0: it looks like rank 0 of all tasks, but is no task
 //       step  srun             SLURM_STEP_ID, SLURM_STEP_NUM_TASKS: perhaps fewer than the job's
 //         task                 SLURM_PROCID in the step, SLURM_LOCALID on this node
 //
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Numbers from here on are the batch script and, on some clusters, salloc's shell.
+// Step numbers from here on stand for the batch script and, on some clusters, salloc's shell.
 static const unsigned long last_step = 0xfffffff0;
 
 void slurm_options(Args *args, const char **meet)

@@ -2,7 +2,7 @@
 //
 // 16-bit numbers take half the memory and half the traffic, and some processors multiply them
 // several times as fast. But they have too few digits for long sums and for small changes of large
-// numbers. So both kinds are used:
+// numbers. So both 16 and 32 bits are used:
 //
 //   short (bf16, fp16)   images, activations and their gradients, weights that convolutions read
 //   f32                  sums inside a convolution, statistics of a batch, logits, the loss;
@@ -91,7 +91,7 @@ Type amp_type(const AmpConfig *config, const Dataset *data, const World *world,
 
 // ==== The loss scale =============================================================================
 
-// A checkpoint of a run without an adaptive scale has scale 1 and no skipped steps.
+// A checkpoint of a run that never had an adaptive scale has scale 1 and no skipped steps.
 static void restore_scale(Amp *amp, const TrainState *state)
 {
     bool resumes = state->loss_scale != 1 || state->skipped_steps > 0;

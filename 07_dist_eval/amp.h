@@ -48,7 +48,7 @@ void amp_wait(Amp *amp);
 // After the optimizer: adapts the loss scale and makes new 16-bit weights.
 void amp_update(Amp *amp);
 
-// Waits for the device. scale.value is 0 without a loss scale; norm is that of the last gradients.
+// Waits for the device's scalars. scale.value: 0 without a loss scale; norm: of the last gradients.
 Scalars amp_read(Amp *amp);
 // Call it when gradients were not finite. True if the loss scale adapts, so that their steps were
 // skipped. Ends the run if a fixed scale is too large, or an adaptive one has fallen below 1.

@@ -39,7 +39,7 @@ void eval_begin(Eval *eval, Loader *loader);
 void eval_batch(Eval *eval, const Batch *batch);
 // Waits for all ranks. Returns the counts of all ranks; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
-// Rank 0 prints more lines about the last evaluation and writes its file.
+// On rank 0: prints and writes what else the options ask for about the last evaluation.
 void eval_print(Eval *eval);
 
 // The sum of all ranks' counts. Waits for the other ranks.

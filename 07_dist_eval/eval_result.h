@@ -16,7 +16,7 @@ bool result_claim(const ResultConfig *config, Error *err);
 typedef struct Result {
     const Data *data;
     Stats stats;
-    int64_t *counts;        // (classes, 3): all, in the top 1, in the top 5; and see result_count
+    int64_t *counts;        // (classes, 3): all, in the top 1, top 5; then one for result_count
     size_t counted;         // length of counts
     Verdict *verdicts;      // (test labels) in their order, or NULL
 } Result;
