@@ -6,8 +6,8 @@
 #   author.sh save ID             write change.patch, from the step to that copy
 #   author.sh edit|save ID --solution     the same for solution.patch, if the step is not the solution
 #   author.sh edit|save ID --wrong NAME   the same for wrong/NAME.patch, from the solution to one that must be refused
-#   author.sh prove ID            check what CI requires: fails unsolved as announced, passes solved, and refuses each
-#                                 patch in wrong/
+#   author.sh prove ID            what CI requires: the check fails unsolved with check.sh's words, passes solved, and
+#                                 refuses each patch in wrong/
 #
 # For prove, BUILD is the cpu/ folder of a build (build/cpu), and TMP a scratch directory.
 #
@@ -165,7 +165,7 @@ cmd_prove()
     done
 }
 
-# refuse PATCH: the check must not accept the solution with it, and say so with the words in its first line.
+# refuse PATCH: the check must not accept the solution with it, and must print the words in the patch's first line.
 refuse()
 {
     local words

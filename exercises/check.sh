@@ -28,7 +28,7 @@ for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!MASTER_@}" "${!OMPI_
     "${!DDP_TOKEN@}"; do
     unset "$name"
 done
-# For mpirun: root may start ranks, and more than there are cores (Open MPI 4, and from 5 on).
+# mpirun may run as root, and start more ranks than there are cores (Open MPI 4's variable, then 5's).
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# On random letters no network may be better than chance. On any text the losses must be those of the finished step.
+# On random letters no network may be better than chance. On real text the losses must be the finished step's.
 # fails with: letters that were drawn at random cannot be predicted
 # fails with: but a tenth of the loss is left
 build

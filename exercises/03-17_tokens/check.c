@@ -1,5 +1,5 @@
-// If SPY is set, prints in each step the weight of a token in this rank's gradient, times its tokens
-// with a label ("token"), and the norm of the gradient that the optimizer gets ("norm").
+// If SPY is set, prints in each step the weight of a token in this rank's gradient, times the number
+// of the rank's tokens with a label ("token"), and the norm of the optimizer's gradient ("norm").
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

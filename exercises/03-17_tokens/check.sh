@@ -11,7 +11,7 @@ awk 'BEGIN { for (i = 1; i < 120; i++) printf "%0" 40 + i * i % 60 "d?%c\n", i, 
 small=(-a gpt --width 16 --layers 1 --heads 2 --block 32 --test-samples 4 --max-steps 6 --optim sgd --lr 0.1
     --bucket-mb 0.01)
 
-# norms NAME: of rank 0, a line for each step
+# norms NAME N: a line for each step. The N ranks print the same norm; one of them is kept.
 norms() { sed -n 's/^spy: norm //p' "$1.out" | awk -v n="$2" 'NR % n == 0'; }
 for text in qa few; do
     learner $text.1 1 "${small[@]}" --data "text:$text.txt" -b 6

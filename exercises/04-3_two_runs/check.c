@@ -1,5 +1,5 @@
-// Linked into the learner's program. If HOLD is set, it waits before its first epoch until the file
-// second.ended exists, at most 20 s.
+// Linked into the learner's program. If HOLD is set, it creates first.began before its first epoch,
+// and waits until the file second.ended exists, at most 20 s.
 #include "data.h"
 #include "wrap.h"
 

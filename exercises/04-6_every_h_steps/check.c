@@ -1,8 +1,8 @@
 // Linked into the learner's program. If SPY is set, writes to spy.RANK what each step does to three
 // weights:
 //
-//   start FIRST WEIGHT             before the first step
-//   step STEP WEIGHT INNER NEXT    after the optimizer of this rank, and when the next step begins
+//   start 0 WEIGHT VALUE           before the first step; WEIGHT: 0, 1 or 2
+//   step STEP WEIGHT INNER NEXT    values after this rank's optimizer, and when the next step begins
 //   message                        an all-reduce
 #include "comm.h"
 #include "optim.h"

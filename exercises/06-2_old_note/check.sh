@@ -3,7 +3,7 @@
 # starts. The ranks must still connect, in a requeued job and in the next step of the same job.
 # fails with: a job that was requeued: rank 1 connects to the port of rank 0
 build --with check.c --wrap rendezvous_file_read --wrap rendezvous_file_write
-port=$((10000 + $$ % 20000))    # below the ports that the system assigns: rank 1 tries an old one for seconds
+port=$((10000 + $$ % 20000))    # below the ports that the system assigns, so that no other program gets an old one
 
 # task NAME RANK VARIABLES...: starts the rank in the background; output in NAME.RANK.out, process in $task.
 task()

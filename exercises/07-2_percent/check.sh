@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# 1 to 4 ranks evaluate one checkpoint with 34 images, in batches of 16, 16 and 2.
+# Two ranks must print the right losses in training. Then 1 to 4 ranks evaluate 34 images, in batches of 16, 16 and 2.
 # fails with: the loss does not depend on the number of ranks
 build
 same=(-b 16 --seed 5)

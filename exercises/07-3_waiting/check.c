@@ -1,4 +1,4 @@
-// Each rank prints its collective calls during an evaluation.
+// Each rank prints its barriers and all-reduces.
 #include "comm.h"
 #include "wrap.h"
 

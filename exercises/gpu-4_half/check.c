@@ -33,7 +33,7 @@ void __wrap_sgd_update(int count, float *weights, const float *gradient, float *
     __real_sgd_update(count, weights, gradient, momentum);
 }
 
-static size_t ring(ncclComm_t comm, size_t bytes)       // of all ranks together
+static size_t ring(ncclComm_t comm, size_t bytes)       // what one rank sends; bytes: of the whole array
 {
     ncclCommCount(comm, &ranks);
     return bytes / (size_t)ranks * (size_t)(ranks - 1);

@@ -17,10 +17,10 @@
 
 extern Device *shim_gpu;
 void *shim_memory(const void *memory, size_t bytes);    // to access device or pinned memory; NULL: it is neither
-Stream *shim_enter(cudaStream_t stream);        // for its next work
+Stream *shim_enter(cudaStream_t stream);        // on which to enqueue its next work
 void shim_order(Stream *first, Stream *then);   // later work of `then` waits for all of `first`
-// Before each piece of work, in the thread that does it: GPU_SLOW, in a span of the timeline that trace_end ends. The
-// names of NCCL's calls begin with nccl.
+// Call it before each piece of work, in the thread that does it: begins a span of the timeline, and delays as GPU_SLOW
+// says. End the span with trace_end. The names of NCCL's calls begin with nccl.
 void shim_begin(const char *name);
 
 // CUDA and NCCL only return a number. The shim also prints the reason.
