@@ -1,8 +1,7 @@
 // sampler.c - which samples of an epoch belong to this rank.
 //
 // The ranks do not exchange sample numbers. Each shuffles the whole data set with the same seed, so
-// all get the same order. From this order a rank takes every size-th sample, starting at position
-// rank.
+// all get the same order. A rank takes every size-th sample of it, starting at position rank.
 //
 //   8 samples, 3 ranks      order   5 2 7 0 3 6 1 4 | 5     (padded with its own beginning)
 //                           rank 0  5     0     1

@@ -9,10 +9,9 @@
 //                        gradients of parameters, the optimizer and the weights it changes
 //
 // bf16 has the range of f32. fp16 does not: small gradients would become 0. So the loss is
-// multiplied by a large scale, and so are all gradients of backward. The averaged gradients are f32
-// and are divided by the scale again. If the scale was too large, some gradient overflows to
-// infinity; then that step is skipped, and a scale that adapts is halved. All ranks decide alike:
-// each checks whether the average is finite, which it is not if any rank's gradient was infinite.
+// multiplied by a large scale, and so are all gradients of backward. The averaged gradients, in
+// f32, are divided by it again. If one overflows, the step is skipped, and a scale that adapts is
+// halved. All ranks decide alike: if any rank's gradient is infinite, no rank's average is finite.
 #include "amp.h"
 #include "agree.h"
 #include "check.h"

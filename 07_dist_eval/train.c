@@ -188,7 +188,7 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// step: counted from 0 in each epoch.
+// `step` counts from 0 in each epoch.
 static double learning_rate(const Job *job, int64_t step)
 {
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
