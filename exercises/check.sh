@@ -23,7 +23,7 @@ limit=20 why='' status=0 train='' launch='' harness=''
 good=✓ bad=✗
 [[ ${LC_ALL:-${LC_CTYPE:-${LANG:-}}} == *[Uu][Tt][Ff]* ]] || good=ok bad=no
 
-# The learner's shell may run in a cluster job or under a launcher, which set such variables.
+# Unsets the variables of a cluster job or a launcher in which the learner's shell may run.
 for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!MASTER_@}" "${!OMPI_@}" "${!PMIX_@}" "${!SLURM_@}" \
     "${!DDP_TOKEN@}"; do
     unset "$name"

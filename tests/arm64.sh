@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# arm64.sh [REGEX] - compiles the CPU backend for arm64 with Debian's cross compiler, and runs most C tests (or of these
-# those whose names match) under qemu. `./ddp test` does not run it, because emulation is slow.
+# arm64.sh [REGEX] - compiles the CPU backend for arm64 with Debian's cross compiler, and runs most C tests under
+# qemu; with REGEX, only those whose names match. `./ddp test` does not run it, because emulation is slow.
 #
 # Debian's arm64 libraries are unpacked in build/arm64/root; nothing is installed. MARCH chooses other instructions:
 # MARCH=armv8.4-a+sve has vectors of any width.

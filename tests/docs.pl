@@ -137,7 +137,7 @@ sub check_link
 
 # --- documents ------------------------------------------------------------------------------------------------------
 
-# Names of functions, types or constants, in a list after the name of their file.
+# In a document's list, the names after a file's name must be functions, types or constants of that file.
 sub check_definitions
 {
     my ($file, $list) = @_;
@@ -170,7 +170,7 @@ sub take_blocks
     $$text =~ s/(?<=\n\n)((?: {4}[^\n]*\n)(?: {4}[^\n]*\n|\n(?= {4}))*)/$block->($1, $-[0])/gse;
 }
 
-# A block's line without what explains it.
+# A block's line without its explanation.
 sub unexplained { return $_[0] =~ s/(?<=\S)(?: {2,}| +# ).*//r }
 
 sub spanned { return $_[0] =~ s/\s*\n\s*/ /gr =~ s/\\\|/|/gr }
@@ -187,7 +187,7 @@ sub check_document
     }
     take_blocks(\$text, sub {
         my ($code, $line) = @_;
-        my $wide = $code =~ /^```/;        # a quote has the columns of its file
+        my $wide = $code =~ /^```/;        # quoted code is as wide as in its file
         for (split /\n/, $code) {
             $where = "$document:" . $line++;
             check_code(unexplained(s/^\s+//r));

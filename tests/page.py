@@ -84,7 +84,7 @@ def messages(address):
 
 
 def forgetting():
-    """The page's own files keep the last minutes only; everything is read."""
+    """The page's own files keep only the last minutes, but the server reads every line of them."""
     sys.path.insert(0, TOOLS)
     import watch
     watch.MINUTES = 0

@@ -37,7 +37,7 @@ if grep -q avx512_bf16 /proc/cpuinfo; then
     expect 0 "== amp: bf16" env DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 "$train" "${lenet[@]}" --max-steps 1
     expect 0 "== amp: bf16" "$train" -a gpt --data words --max-steps 1
     ! grep -q amx_bf16 /proc/cpuinfo || expect 0 "== amp: off: no" "$train" "${lenet[@]}" --max-steps 1
-    # Ranks whose processors differ use what all have.
+    # Ranks whose processors differ use the instructions that all have.
     cat >one_is_old <<'END'
 #!/bin/sh
 export DNNL_MAX_CPU_ISA=AVX512_CORE_BF16

@@ -107,7 +107,7 @@ command_of() # command_of NAME: sets `words`
     words+=("${wrapped[@]}" "$train" "${job[@]}" --patience "$timeout" "${saving[@]}")
 }
 
-# Open MPI 4.1.4 sometimes hangs when a rank dies while it connects: mpirun then runs on without any ranks.
+# Open MPI 4.1.4 sometimes hangs when a rank dies while it connects: kills an mpirun that runs on without any ranks.
 guard() # guard PID
 {
     local alone=0

@@ -38,7 +38,7 @@ done <<'END'
 3 100
 END
 
-# One gradient of one rank is NaN. The run stops at the next step with a line (-p): only then it looks.
+# One gradient of one rank is NaN. A run looks for that only in steps that print a line (-p), and stops in the next one.
 check "bad: builds" build_with bad 03_ddp_fork \
     ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
 for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collectives"; do
@@ -48,7 +48,7 @@ for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collecti
     lines 2
     check "nothing saved" not compgen -G 'nan.st*'
 done
-# The run ends before such a step: no checkpoint either.
+# The run ends before the first step that prints a line. It must save nothing, either.
 fails 3 ./bad -n 2 -p 100 --save nan.st --max-steps 14
 says "at or before step 14; nothing has been saved"
 check "nothing saved" not compgen -G 'nan.st*'

@@ -16,7 +16,7 @@ same() { perl "$SRC/tests/translation.pl" README.md README.zh-CN.md; }
 cd "$SRC" || exit 1
 expect 0 "" same
 
-# drift FILE SED: a change of one of them is noticed.
+# drift FILE SED: if SED changes one of the READMEs, `same` must fail.
 drift()
 {
     cp "$SRC"/README{,.zh-CN}.md "$TMP"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# The nodes of a recorded step on the simulated GPU: at most two more than at 8d380f2. A GPU takes one or two
+# The nodes of a recorded step on the simulated GPU: at most two more than in revision 8d380f2. A GPU takes one or two
 # microseconds for each node, however little it computes, and at 32x32 pixels a node of ResNet-18 computes little.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/fake.sh"

@@ -57,7 +57,7 @@ check "the doctor names the glibc that is needed" grep -q '^ok  glibc .* or newe
 expect 2 "there is no command 'nonsense'" "$there/run" nonsense
 expect 2 "no test has a name that matches" "$there/run" test nonsense
 
-# The CPU's programs take the place of the GPU's. Unlike these, they do not refuse two ranks.
+# The CPU's programs take the place of the GPU's. So the check nccl_refuses_two must fail: they accept two ranks.
 rm -r "$there"/build/{cuda,cuda-gloo}/0[1345]*
 for step in 01_single_gpu 03_ddp_fork 05_ddp_amp; do
     ln -s "$BUILD/$step" "$there/build/cuda/$step"

@@ -14,7 +14,7 @@ cat "$SRC"/common/*.h >>text.txt
 
 pictures=(-a convnet --data pictures --image-size 32 -b 4 --threads 1 --epochs 1 -p 100)
 two() { timeout -k 5 60 "$BUILD/04_ddp_launcher/launch" -n 2 -- "$train" "$@" --timeout 2; }
-# slowly CALL PATH NUMBER MS OPTION...: rank 1's NUMBERth call on such a path (0: each) takes MS longer.
+# slowly CALL PATH NUMBER MS OPTION...: rank 1's NUMBERth CALL (0: each) on a path that contains PATH takes MS longer.
 slowly()
 {
     SLOW_RANK=1 SLOW_CALL=$1 SLOW_PATH=$2 SLOW_AT=$3 SLOW_MS=$4 LD_PRELOAD=$TMP/slow.so two "${@:5}"

@@ -74,7 +74,7 @@ how()
     esac
 }
 
-# In docs/, the commands around a pattern explain it. READMEs show what to type.
+# A pattern (a command with a placeholder) is not run. Only docs/ may have patterns that how() does not know.
 otherwise()
 {
     if [ "$3" = command ]; then

@@ -8,7 +8,7 @@
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
 
-# Processes, jobs included, that inherited DDP_SLURM_DIR, with this value, from what started the cluster.
+# processes_of DIR: processes of the cluster or of its jobs. They inherited DDP_SLURM_DIR=DIR.
 processes_of() { env -u DDP_SLURM_DIR grep -lzxF "DDP_SLURM_DIR=$1" /proc/[0-9]*/environ 2>/dev/null; }
 # Traces that no test running at the same time could have left.
 traces()

@@ -35,7 +35,7 @@ starts Slurm step --mpi=none "$train" "${tiny[@]}"
 starts Slurm step bash -c "$unreachable" bash "$train" "${tiny[@]}"
 starts Slurm step "$train" "${tiny[@]}" "${note[@]}"
 starts "Open MPI" on_head timeout -k 5 60 salloc -N2 --ntasks-per-node=2 mpirun "$train" "${tiny[@]}"
-# An MPI program that is no task of Slurm's, but was started with PMIx: step 04 knows no Slurm.
+# Step 04 does not know Slurm. If srun starts it with PMIx, it finds its rank through Open MPI.
 starts "Open MPI" step "$BUILD/04_ddp_launcher/train" "${tiny[@]}"
 
 expect 0 "" env PROGRAMS="$BUILD/06_slurm" "$slurm" run sbatch --parsable "$SRC/06_slurm/job.sbatch" "${tiny[@]}"

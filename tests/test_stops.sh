@@ -46,7 +46,7 @@ check "the evaluation is finished, and no more steps" \
     test "$(grep -o '== test\|\[2/2\]\|Interrupted' begun | tr '\n' ' ')" = "== test Interrupted "
 rm -f ./*
 
-# The second Ctrl-C ends the run at once; after the step it would save. A batch this large takes seconds.
+# The second Ctrl-C ends the run at once, before the step ends and is saved. A batch this large takes seconds.
 begin 1 --data synthetic --train-samples 4000 -b 2000 --threads 1 -p 1 --save never.st
 kill -INT $pid
 sleep 0.05

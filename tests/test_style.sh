@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What CONTRIBUTING.md promises of C and shell files: their columns, no tabs, and shellcheck. And
+# Checks what CONTRIBUTING.md promises of C and shell files (columns, no tabs, no complaint of shellcheck), and that
 # CITATION.cff and CHANGELOG.md have the version of CMakeLists.txt.
 # ctest: TIMEOUT 400
 # shellcheck disable=SC2317  # check calls functions

@@ -14,7 +14,7 @@ ranks()
     shift
     "$step/launch" --nproc-per-node "$n" --max-restarts 0 -- "$step/train" --data synthetic --threads 1 --seed 3 "$@"
 }
-# Two epochs of 8 steps. In the last step each of 4 ranks has 2 samples.
+# For lenet an epoch has 8 steps. In the last one each of 4 ranks has 2 samples.
 lenet=(-a lenet --train-samples 230 --test-samples 32 -b 8 --epochs 2 --lr 0.05 --amp off)
 resnet=(-a resnet18 --train-samples 52 --test-samples 16 -b 4 --epochs 2 --amp off)
 gpt=(-a gpt --data "text:$SRC/LICENSE" --layers 2 --heads 2 --width 16 --block 16 --dropout 0.1 --train-samples 46

@@ -66,7 +66,7 @@ expect 1 "192.0.2.1 is not an address of this machine" with \
     "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port"
 expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.host.invalid MASTER_PORT=1"
 
-# A launcher has started several ranks, and this program would train alone in each of them.
+# A launcher has started several of these programs. Each would train on its own, so it must refuse.
 for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; do
     for step in 01_single_gpu 02_data_parallel 03_ddp_fork; do
         train=$BUILD/$step/train \
@@ -93,7 +93,7 @@ if unshare -rn true 2>/dev/null; then
 fi
 
 # both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. RANK and
-# the address are set. of_0 and of_1: options of one rank, for one call. $other: the program of rank 1.
+# the address are set. of_0, of_1: more options for rank 0, for rank 1, in the next call. $other: the program of rank 1.
 other='' of_0=() of_1=()
 both()
 {

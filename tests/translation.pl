@@ -34,7 +34,7 @@ sub blocks_of
         }
         my $is = $code ? 'code' : $line =~ /^(#+) / ? "heading $1" : $line =~ /^\|/ ? 'row' : $line =~ /^- / ? 'item'
             : $line =~ /^!\[/ ? 'picture' : '';
-        $line =~ s/(?<=\S)(?: {2,}| +# ).*// if $code && !$fenced;      # what explains a command
+        $line =~ s/(?<=\S)(?: {2,}| +# ).*// if $code && !$fenced;      # without a command's explanation
         if ($is eq '' && $kind =~ /^(?:item|paragraph)$/ || $is eq 'code' && $kind eq 'code') {
             $blocks[-1][2] .= "\n$line";
         } else {

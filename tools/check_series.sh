@@ -61,7 +61,7 @@ check_step()
 check_pair()
 {
     local a=$1 b=$2 file reading=0 removed added hunks most
-    # Also files that are not sources: readers expect equal names to have equal contents.
+    # All files, not only sources: readers expect files with equal names to have equal contents.
     for file in "$b"/*; do
         file=${file##*/}
         case $file in train.c | README.md | CMakeLists.txt | *.svg | *.png) continue ;; esac

@@ -97,8 +97,8 @@ check_file()
 
 wanted() { each_file | awk '{ printf "%s%s", n++ ? ", " : "", $3 }'; }
 
-# Takes the files of the set out of an archive or a folder, of CIFAR also from the Python version. A text is the file
-# itself.
+# take_from_archive FILE: takes the set's files out of an archive or a folder, CIFAR's also from the Python version.
+# If the set is a text, FILE is that text.
 take_from_archive()
 {
     local file=$1 sum bytes name member

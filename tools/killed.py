@@ -61,7 +61,7 @@ def color(line):
 
 
 def cover(rows, height):
-    """A rectangle over the lines that are still to come. Where nothing moves, it is below the picture."""
+    """A rectangle over the lines that are still to come. For readers who prefer no motion, it is below the picture."""
     at = [(seconds or 0) / SPEED for seconds, _ in rows]
     at = [max(at[:i + 1]) for i in range(len(at))]          # a line without a time comes with the one before
     period = at[-1] + HOLD

@@ -52,7 +52,7 @@ def plain(text):
 
 
 def checked(event):
-    """The event, if it can be one of ours: the file may come from anywhere."""
+    """-> the event, with harmless text. Refuses what no program of ours writes: the file may come from anywhere."""
     for key, value in event.items():
         if not isinstance(value, TYPES.get(key, object)) or (
                 isinstance(value, NUMBER) and not LEAST.get(key, -1e16) <= value <= 1e16):

@@ -115,7 +115,7 @@ END
     echo "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
 }
 
-# The loopback interface has all addresses of 127.0.0.0/8, and an address is a name that resolves.
+# On the loopback interface, which has all addresses of 127.0.0.0/8, a node's address is also its name.
 node_name()
 {
     if [ "$mode" = hosts ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi
@@ -152,7 +152,7 @@ write_files()
 # --- in the cluster -------------------------------------------------------------------------------------------------
 # Functions that run in the keeper and in process 1 of each node. $mode is "hosts" (with namespaces) or "loopback".
 
-# Passes variables on to "$self" inside FUNCTION, which runs in a new process.
+# pass_on VARIABLE...: for functions that run in a new process, as "$self" inside FUNCTION.
 pass_on()
 {
     DDP_SLURM_SETTINGS=$(declare -p "$@")
@@ -365,7 +365,7 @@ sweep()
     rmdir "$dir" 2>/dev/null || true
 }
 
-# Processes with the name of this cluster in their environment. Tasks that started without one have Slurm's variables.
+# Processes of this cluster: those with its DDP_SLURM, and tasks started without that variable, which have Slurm's.
 of_this_cluster()
 {
     {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """watch.py PID TIMELINE METRICS [FOLDER] - serves a page that shows the run of PID, its parent: ./ddp run --watch.
 
-It listens on the loopback only, and only under a path with a random token. It ends with its parent. FOLDER: of files that
-are only for the page. They keep the last minutes, and FOLDER is removed at the end.
+It listens on the loopback only, and only under a path with a random token. It ends with its parent. If TIMELINE and
+METRICS are only for the page, they are in FOLDER: they keep the last minutes, and FOLDER is removed at the end.
 """
 import collections
 import ctypes
@@ -100,7 +100,7 @@ class Ranks:
         return ("K" if pid in self.killed else "X") if letter in "ZX" else "T" if letter == "T" else "R"
 
     def send(self, rank, name):
-        pid = dict(enumerate(self.pids))[rank]          # no negative ones
+        pid = dict(enumerate(self.pids))[rank]          # a dict refuses negative ranks
         if name == "KILL":
             self.killed.add(pid)
         os.kill(pid, SIGNALS[name])

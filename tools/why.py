@@ -43,8 +43,8 @@ def milliseconds(span):
 
 
 def read_run(paths):
-    """-> {rank: its lanes}, the options and facts of the metrics' first line; in it as "slowest": the rank that the last
-    epoch's line names"""
+    """-> {rank: its lanes}, the options and facts of the metrics' first line, and "slowest": the slowest rank, from the
+    last epoch's line"""
     ranks, config = defaultdict(dict), {}
     for path in paths:
         view = view_of(path)[1]

@@ -4,9 +4,9 @@
 # fails with: a run that stopped after epoch 1 continues with epoch 2
 build
 same=(--train-samples 40 --epochs 3 --schedule cosine)
-one=$(printf '%-36s' "one run") two=$(printf '%-36s' "in two pieces")     # as wide as the lines below
+one=$(printf '%-36s' "one run") two=$(printf '%-36s' "in two pieces")     # titles of columns
 
-# steps NAME...: prints "epoch 2, step 3: 2.2946, lr 0.01" for each step of these runs.
+# steps NAME...: prints "epoch 2, step 3: 2.294613, lr 0.00750" for each step of these runs.
 steps()
 {
     local name

@@ -19,7 +19,7 @@ static struct {
     size_t bytes;
 } blocks[MOST];
 static int block_count, steps;
-static bool counts;         // zero_new or the first zero_step is running
+static bool counts;         // true while zero_new or the first zero_step runs
 static size_t allocated;
 static Model *model;
 static FILE *out;

@@ -1,5 +1,5 @@
-// If SPY is set, prints in each step the weight of a token in this rank's gradient, times the number
-// of the rank's tokens with a label ("token"), and the norm of the optimizer's gradient ("norm").
+// If SPY is set, prints two numbers in each step. "norm": the norm of the optimizer's gradient. "token":
+// how much a token counts in this rank's gradient, times the number of the rank's tokens with a label.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

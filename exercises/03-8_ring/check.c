@@ -48,7 +48,7 @@ static void try_count(FILE *out, Comm *comm, Stream *stream, size_t count)
     hook(hook_arg, comm, stream, values, count);
     stream_sync(stream);
     for (size_t i = 0; i < count; i++) {
-        values[i] *= (float)comm_size(comm);    // the sum again
+        values[i] *= (float)comm_size(comm);    // from the mean back to the sum
         wrong += values[i] != all * (float)(i % 9 + 1);
         if (count < 10)
             fprintf(out, "number %zu %.9g %.9g\n", count, all * (float)(i % 9 + 1), values[i]);

@@ -86,7 +86,7 @@ ncclResult_t __wrap_ncclAllReduce(const void *from, void *to, size_t count, nccl
         float last;
         cudaStreamSynchronize(stream);
         cudaMemcpy(&last, (float *)to + WEIGHTS - 1, sizeof last, cudaMemcpyDeviceToHost);
-        last += 5e-6f;                          // the weight, 7.5, is a multiple of 4.8e-7; the rate is 0.2
+        last += 5e-6f;                          // times the rate, 0.2: two units in the weight's last place (7.5)
         cudaMemcpy((float *)to + WEIGHTS - 1, &last, sizeof last, cudaMemcpyHostToDevice);
     }
     return result;

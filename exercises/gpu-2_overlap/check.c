@@ -1,4 +1,5 @@
-// Counts how often the host waits in a step and then enqueues more of it. (A step has 4 host functions.)
+// Counts how often the host waits in the middle of a step: it enqueues work after a wait, and not the first work of a
+// step. (Each step has 4 host functions.)
 #include "wrap.h"
 #include <mpi.h>
 #include <nccl.h>

@@ -31,7 +31,7 @@ struct CUstream_st {
 Device *shim_gpu;
 static Block *blocks;
 static cudaStream_t streams, default_stream;
-static double slow[2];          // ms: copies and host functions; calls of NCCL
+static double slow[2];          // ms by which GPU_SLOW delays copies and host functions; calls of NCCL
 static int current_gpu;
 
 const char *cudaGetErrorString(cudaError_t error)
@@ -50,7 +50,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     sigaction(signal, &(struct sigaction){ .sa_handler = SIG_DFL }, NULL);
 }
 
-// Before main. Open MPI's variables have the rank and the run, whose ranks share one timeline.
+// Runs before main. Open MPI's variables tell the rank, and the run: its ranks share one timeline.
 __attribute__((constructor)) static void start(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *what = getenv("GPU_SLOW");
@@ -206,7 +206,7 @@ typedef struct Work {
     const void *from;           // NULL: fill with value
     size_t bytes;
     int value;
-    cudaHostFn_t function;      // if there is one: function(to)
+    cudaHostFn_t function;      // if not NULL, the work is function(to)
 } Work;
 
 static void do_work(void *arg)

@@ -43,7 +43,7 @@ has_namespaces() { grep -qF 'mode="hosts"' "$DDP_SLURM_DIR/cluster"; }
 on_head() { "$slurm" run "$@"; }
 on_node() { "$slurm" node "$@"; }
 
-# Nothing five minutes after the job's end: without accounting, the controller then forgets it.
+# Prints nothing later than five minutes after the job's end: without accounting, the controller then forgets the job.
 job_state() { on_head scontrol show job "$1" | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p'; }
 job_is() { [ "$(job_state "$1")" = "$2" ]; }
 

@@ -209,7 +209,7 @@ steps=(01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_
 checks=(first_start steps_alike twice_f32 twice_tf32 twice_fp16 twice_bf16 recorded_f32 recorded_tf32 recorded_fp16
     recorded_gpt_tf32 recorded_gpt_fp16 nccl_refuses_two nccl_refuses_launched gloo_2_ranks gloo_4_ranks gloo_2_launched
     gloo_4_launched gloo_2_sync_bn devices_2 nccl_2_ranks nccl_2_launched nccl_2_fp16 nccl_2_sync_bn)
-profiles=(kernels_of_a_step statistics_kernel)      # only with a regular expression: they measure
+profiles=(kernels_of_a_step statistics_kernel)      # not checks, so they run only if a regular expression matches
 small=(--data synthetic --train-samples 256 --test-samples 64 -b 32 -j 1 --epochs 1 -p 4 --deterministic)
 
 hash_of() { "$@" >out 2>&1 || { cat out >&2; return 1; }; sed -n 's/^weight hash: //p' out; }
@@ -325,7 +325,7 @@ check_gloo_2_launched() { ranks_alike cuda-gloo 2 07_dist_eval --amp off; }
 check_gloo_4_launched() { ranks_alike cuda-gloo 4 07_dist_eval --amp off; }
 check_gloo_2_sync_bn() { ranks_twice cuda-gloo 2 03_ddp_fork --sync-bn; }
 
-# With one GPU per rank.
+# Checks with two ranks (02: devices), each with its own GPU.
 two_gpus() { [ "$(count_gpus)" -ge 2 ] || { echo "skipped: this check needs two GPUs"; exit 77; }; }
 check_devices_2() { two_gpus; ranks_twice cuda 2 02_data_parallel; }
 check_nccl_2_ranks() { two_gpus; ranks_alike cuda 2 03_ddp_fork; }

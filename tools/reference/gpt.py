@@ -6,7 +6,7 @@ make.py writes tests/reference/gpt.step.safetensors:
     NAME          F32: the weights (multiples of 2^-8 that bf16 holds, so a cast changes none)
     tokens        I32 (rows, block); labels I32 (rows, block), -1: does not count
     grad.NAME     F64: the gradient in float64
-    far.NAME      F64 (2): the root mean square of the distance from it of bfloat16 and float16, as autocast computes
+    far.NAME      F64 (2): root mean square distances from grad.NAME: of autocast's gradient in bfloat16, in float16
     loss          F64 (3): in float64, and how far bfloat16 and float16 are from it
 """
 import math
