@@ -42,7 +42,7 @@ def evaluate(model, loader, device):
 
 
 def main():
-    local_rank = int(os.environ["LOCAL_RANK"])  # of the five variables, the only one that a script must read
+    local_rank = int(os.environ["LOCAL_RANK"])  # of torchrun's variables, the only one that a script must read
     if GPU:
         torch.cuda.set_device(local_rank)
     dist.init_process_group("nccl" if GPU else "gloo")
@@ -54,7 +54,7 @@ def main():
     train = DataLoader(sampler.dataset, BATCH, sampler=sampler)
     test = DataLoader(data(SAMPLES, SAMPLES // 5), BATCH)
     begin = 0
-    if os.path.exists("snapshot.pt"):           # every rank looks by itself: on several machines, a shared disk
+    if os.path.exists("snapshot.pt"):           # every rank looks: several machines need a shared disk
         snapshot = torch.load("snapshot.pt", map_location=device)
         model.module.load_state_dict(snapshot["model"])
         optimizer.load_state_dict(snapshot["optimizer"])

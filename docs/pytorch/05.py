@@ -52,7 +52,7 @@ def evaluate(model, loader, device):
 
 
 def main():
-    local_rank = int(os.environ["LOCAL_RANK"])  # of the five variables, the only one that a script must read
+    local_rank = int(os.environ["LOCAL_RANK"])  # of torchrun's variables, the only one that a script must read
     if GPU:
         torch.cuda.set_device(local_rank)
     dist.init_process_group("nccl" if GPU else "gloo")

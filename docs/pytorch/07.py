@@ -44,7 +44,7 @@ def evaluate(model, loader, device):
 
 
 def main():
-    local_rank = int(os.environ["LOCAL_RANK"])  # of the five variables, the only one that a script must read
+    local_rank = int(os.environ["LOCAL_RANK"])  # of torchrun's variables, the only one that a script must read
     if GPU:
         torch.cuda.set_device(local_rank)
     dist.init_process_group("nccl" if GPU else "gloo")
@@ -54,7 +54,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)
     sampler = DistributedSampler(data(0, SAMPLES))      # this rank's share
     train = DataLoader(sampler.dataset, BATCH, sampler=sampler)
-    count = SAMPLES // 5                        # this rank's samples; a DistributedSampler would repeat some
+    count = SAMPLES // 5                        # each rank tests its share; a DistributedSampler would repeat samples
     test = DataLoader(Subset(data(SAMPLES, count), range(rank, count, dist.get_world_size())), BATCH)
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)                # or every epoch has the same order
