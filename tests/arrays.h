@@ -71,7 +71,7 @@ static inline double *random_numbers(Type of, size_t count, int key)
 
 static inline Shape row(size_t count) { return (Shape){ 1, (int)count, 1, 1, 1 }; }
 
-// The index in an activation of this shape of element i in torch's order.
+// Where an activation of this shape has element i of torch's order.
 static inline size_t place(Shape s, size_t i)
 {
     size_t plane = (size_t)s.h * s.w, c = i / plane % s.c, n = i / plane / s.c;
@@ -88,7 +88,7 @@ static inline void *activation(Shape s, const double *v)
 
 static inline void *empty(Shape s) { return memory(shape_bytes(s)); }
 
-// A checksum of results: of all that expect_near gets, and of what tests add.
+// A checksum of all results that expect_near has compared, and of those that a test adds with add_bits.
 static uint64_t result_bits;
 
 static inline void add_bits(const void *results, size_t bytes)

@@ -1,4 +1,4 @@
-// gpu_shim.c - uses CUDA and NCCL as textbook programs do, and checks what they promise. test_gpu_shim.sh starts one
+// gpu_shim.c - uses CUDA and NCCL as textbook programs do, and checks the results. test_gpu_shim.sh starts one
 // process per rank. This file also compiles with NVIDIA's headers.
 //
 //   gpu_shim RANK RANKS FILE SCENARIO      FILE: through which rank 0 passes NCCL's id to the others
@@ -85,7 +85,7 @@ static void test_cuda(void)
     MUST(cudaMemcpy(pageable, other, 16, cudaMemcpyDeviceToHost));
     CHECK(pageable[0] == 1 && pageable[3] == 4);
 
-    host[0] = 6;                    // the default stream waits for the stream, whose later work waits for it
+    host[0] = 6;                    // the default stream's work runs between `stream`'s earlier and later work
     MUST(cudaLaunchHostFunc(stream, sleep_ms, (void *)20));
     MUST(cudaMemcpyAsync(gpu, host, 4, cudaMemcpyHostToDevice, stream));
     MUST(cudaMemcpyAsync(other, gpu, 4, cudaMemcpyDeviceToDevice, 0));

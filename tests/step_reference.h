@@ -179,7 +179,7 @@ static inline void labels_set(StepRun *run, const int64_t *labels, int rows)
 
 enum { STREAM_IMAGES = 1 << 20, STREAM_NOISE, STREAM_LABELS };
 
-// count multiples of 2^-15 in [-1, 1): eight from each Philox call, low halves first.
+// Generates `count` multiples of 2^-15 in [-1, 1): eight from each Philox call, low halves first.
 static inline void numbers_make(uint64_t seed, uint64_t stream, int64_t count, float *out)
 {
     for (int64_t i = 0; i < count; i += 8) {
@@ -345,7 +345,7 @@ static inline void export_change(const Model *model, const ModelTensor *tensor,
     free(before);
 }
 
-// A step's effect on one tensor: kind "grad.", "update." or "stat."; column: in the file's `far`.
+// A step's effect on one tensor: kind "grad.", "update." or "stat."; column: its column in the file's `far`.
 typedef struct Outcome {
     const StFile *file;         // of the step
     const char *kind;
@@ -426,8 +426,8 @@ static inline void step_memory(StepRun *run, Model *model, int rows)
     scalars_set(model->ops, run->scalars, step_recipe);
 }
 
-// Loads, or generates from the file's seed, its weights, buffers and momentum, and rows
-// [first, first + rows) of its batch.
+// Loads weights, buffers, momentum, and rows [first, first + rows) of the batch; or, if the file has only
+// a seed, generates them.
 static inline void step_begin(StepRun *run, Model *model, int first, int rows)
 {
     const StFile *file = &run->file;

@@ -20,7 +20,7 @@ enum { TEST_SKIPPED = 77 }; // CTest and tests/run.sh count this exit status as 
 
 static _Atomic int test_passed, test_failed; // atomic: some tests have threads
 
-// Defines a test. Constructors run in the order of their numbers, here those of the lines.
+// Defines a test, as a constructor: these run in the order of their numbers, here those of the lines.
 #define TEST(name)                                                                                 \
     static void name(void);                                                                        \
     __attribute__((constructor(1000 + __LINE__))) static void name##_is_a_test(void)               \

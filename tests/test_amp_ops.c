@@ -213,7 +213,8 @@ TEST(the_loss_scale_adapts)
 
 enum { SCALED = 1031 };
 
-// Scales gradients in two pieces, as buckets are, the second first. odd: one of them; bad: it does not stay finite.
+// Scales gradients in two pieces, as buckets are, the second first. odd: one of the
+// gradients; bad: scaled, it is not finite.
 static void check_scale(Stream *stream, float loss_scale, float factor, double odd, bool bad)
 {
     float *grads = random_floats(SCALED, 7, loss_scale);
@@ -348,8 +349,8 @@ static void sgd_plain(size_t count, size_t grad_count, const float *grads, doubl
     }
 }
 
-// Clips gradients of up to `size` to `clip` times their norm. The last parameters have no gradient,
-// or with Nesterov's momentum, all have one.
+// Clips gradients of up to `size` to `clip` times their norm. Without Nesterov's momentum, the last
+// parameters have no gradient.
 static void check_clip(float size, double clip, bool nesterov, bool skip)
 {
     enum { COUNT = 5003 };

@@ -268,7 +268,7 @@ TEST(json_of_everything)
     json_decref(json);
 }
 
-// --save may differ between processes, so it is not included.
+// --save may differ between processes, so args_shared leaves it out.
 TEST(shared_options)
 {
     Args args;

@@ -18,7 +18,7 @@ typedef struct Run {
 
 static OptimConfig config;
 
-// A run whose tensors differ, so that a mix-up shows.
+// A run in which each tensor has different numbers, so that a mix-up shows.
 static Run new_run(const char *arch, int channels, int classes, int seed)
 {
     int size = channels == 3 ? 32 : 28;

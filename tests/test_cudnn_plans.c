@@ -177,7 +177,7 @@ TEST(every_convolution_has_a_plan_on_every_gpu)
             continue;
         for (int t = 0; t < 3; t++) {
             if (types[t] == CUDNN_DATA_BFLOAT16 && devices[d].version < 800)
-                continue;       // no such GPU has instructions for it
+                continue;       // no GPU before 8.0 has bf16 instructions
             want_all(types[t], d == H200);
             EXPECT(wanted_count > 60 && product_count > 10, "%d and %d", wanted_count, product_count);
             plan_all(&devices[d], &rules);

@@ -1,4 +1,5 @@
-// Reading data sets: good files are read unchanged, bad files are refused by name.
+// Data sets: good files are read unchanged, bad files are refused by name. Also augmentation, fingerprints and
+// synthetic images.
 // test_eval_torch.sh reads the real CIFAR-10.
 #include "check.h"
 #include "data/formats.h"

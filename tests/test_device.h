@@ -28,7 +28,7 @@ static inline void test_close_device(void)
     device_close(device);
 }
 
-// main: runs all tests of the file on a device with so many threads. The further arguments are fields of an OpsConfig.
+// main: runs all tests of the file on a device with `threads` threads. The other arguments are fields of an OpsConfig.
 #define TEST_MAIN_ON_DEVICE(threads, ...)                                                          \
     int main(void)                                                                                 \
     {                                                                                              \

@@ -95,7 +95,7 @@ static int64_t taps_on_pixels(int size, int kernel, int stride, int pad)
     return count;
 }
 
-// Only layer4's kernels are large for their images. Its first convolution halves the image's size.
+// Kernel taps that never meet a pixel are dead. Only layer4 can have some; its first convolution halves the image.
 static void check_gradients_of(int size)
 {
     Model *model = open_model("resnet18", 3, size, 1);

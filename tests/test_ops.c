@@ -327,7 +327,7 @@ static void check_frozen(const Op *norm, const NormSpec *spec, NormArrays *a, No
     expect_near("frozen mean", channels, t->running_mean, a->mean, 0, 0);
 }
 
-// Simulates ranks that share a batch, in one process: each rank calls once to contribute its
+// Simulates ranks that share a batch, in one process: each rank computes twice, first to contribute its
 // numbers, then again when the numbers of all ranks are there.
 enum { MAX_RANKS = 4 };
 static struct {
@@ -384,7 +384,7 @@ static NormArrays norm_arrays(const NormCase *n)
     return a;
 }
 
-// Prepares the case on the device for so many ranks. Adds the second gradient of y, if any, to a->dy.
+// Prepares the case on the device for `ranks` ranks. Adds the second gradient of y, if any, to a->dy.
 static NormRun norm_run(const NormCase *n, int ranks, NormArrays *a)
 {
     Shape s = n->spec.x, channels = row((size_t)s.c);
@@ -787,7 +787,7 @@ static void adding(void)
     check_ends();
 }
 
-// The sum of two arrays as integers, in this order, times a factor.
+// Adds a and then b, as integers, and returns the sums times `factor`.
 static const float *fixed_sum(int count, const float *a, const float *b, float limit, double factor)
 {
     Stream *stream = device_stream(device);

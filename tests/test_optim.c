@@ -4,7 +4,8 @@
 #include "optim.h"
 #include "test.h"
 
-// An epoch has 10 steps. The rate is wanted[i] from step i * every until the next; if `between`, only at that step.
+// An epoch has 10 steps. The rate is wanted[i] in steps i * every to (i + 1) * every - 1; if
+// `between`, only the first of these is checked.
 static const struct {
     OptimConfig config;
     int epochs, every;

@@ -1,4 +1,4 @@
-// Pictures in folders: ImageFolder's order, refused trees, the resulting data set.
+// Pictures in folders: ImageFolder's order, refused trees, the resulting data set, its crops.
 // test_loader.c tests their batches, test_picture.c their pixels.
 #include "data/pictures.h"
 #include "test.h"

@@ -26,7 +26,7 @@ static Ops *hook_ops;       // of this rank
 static void wait_for_average(void *arg) { ddp_wait(arg); }
 
 // ResNet-18 at 32x32 pixels: in layer4, the first kernels have only 4 of 9 taps on pixels (2x2), and
-// the others only 1. A step sends no gradients for the other taps, and the rest `times` times.
+// the others only 1. A step sends all gradients `times` times, except those of the other taps.
 static void expect_sent(const Model *model, uint64_t bytes, int times)
 {
     int64_t live = model->torch_params - 256 * 512 * (9 - 4) - 3 * 512 * 512 * (9 - 1);
@@ -105,7 +105,7 @@ TEST(statistics_of_all_ranks)
     }
 }
 
-// A hook that computes the same average differently: with two ranks, to the same bits.
+// A hook that computes the average differently. With two ranks the result has the same bits.
 static void average_twice(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     *(size_t *)arg += count;

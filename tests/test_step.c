@@ -36,8 +36,8 @@ TEST(committed_steps)
     }
 }
 
-// Compares what the file keeps of every parameter: of its weights, exp_avg or exp_avg_sq. Each number may be off by
-// `part` of the largest.
+// Compares `values` with those of this kind in the file, which keeps some of each parameter's. Each number may be off
+// by `part` of the largest.
 static void expect_values(const StFile *file, const Model *model, const char *kind, const float *values, double part)
 {
     float *arena = arena_copy(model, values, model->param_count);

@@ -169,7 +169,7 @@ static void conclude(const char *arch, Type type, const Verdicts *verdicts)
     fflush(stdout);
 }
 
-// verdicts: one for each type; f32's place holds that of bf16 judged as if it were f16.
+// verdicts: one for each type; f32's place holds the verdict on bf16 judged as if it were f16.
 static void try_state(const char *name, Verdicts verdicts[TYPE_F16 + 1])
 {
     char file[96], path[PATH_MAX];

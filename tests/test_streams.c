@@ -285,7 +285,8 @@ static void look_around_after_use(void *arg)
     look_around(arg);
 }
 
-// The thread of a stream beside the caller blocks signals, and its loops use one thread: the caller's need the cores.
+// A stream that works beside the caller has its own thread. That thread blocks signals, and runs its loops alone, since
+// the caller's loops need the cores.
 TEST(the_thread_of_a_stream)
 {
     Thread here, there, *to;

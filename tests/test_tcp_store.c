@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-enum { SANITIZED = 1, SLOW = 5, STRANGERS = 500 };     // SLOW: factor of expect_within
+enum { SANITIZED = 1, SLOW = 5, STRANGERS = 500 };     // SLOW: multiplies limits of time
 #else
 enum { SANITIZED = 0, SLOW = 1, STRANGERS = 5000 };
 #endif
@@ -298,7 +298,7 @@ TEST(processes_of_other_runs_are_refused)
             enter(as(1), step);
             await(&seen->there, 2);
         }
-        timeout = 0.5;                  // also with a longer patience
+        timeout = 0.5;                  // the patience stays at 20 s
         c.size = wrong[i].size;
         snprintf(c.run, sizeof c.run, "%s", wrong[i].name);
         if (wrong[i].random)
@@ -471,8 +471,8 @@ static void send_heartbeat(int fd)
     expect_answer(fd, STORE_DONE, 0);
 }
 
-// Before all have joined, a rank without a heartbeat is missing. (Later its silence would have no limit: heartbeats
-// carry the limit.) It may leave and connect again.
+// A rank that has joined but sends no heartbeat counts as missing until all have joined. (Later its silence would have
+// no limit: heartbeats carry the limit.) It may leave and connect again.
 TEST(a_rank_without_a_heartbeat_is_missing)
 {
     stage(3, 20, 4);

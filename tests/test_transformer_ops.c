@@ -20,7 +20,7 @@ static uint64_t *random_keys(int samples)
     return keys;
 }
 
-// Dropout multiplies the number at this position of a sample by this factor. keys NULL: no dropout.
+// The factor by which dropout multiplies the number at this position of a sample. keys NULL: no dropout.
 static double factor(const uint64_t *keys, int sample, Dropout d, size_t position)
 {
     if (!keys)

@@ -172,7 +172,7 @@ static void set(int rank, const State *state, bool remote, double now)
                               .doing = state->reads ? "reading" : "writing",
                               .what = state->reads ? "train/1.jpg" : "net.st" };
         alive_outside_begin(&wait);
-        alive_outside_end(&wait);       // of this process; the rank still waits
+        alive_outside_end(&wait);       // ends this process's wait; the page shall still show one
         pages[rank].outside = wait.kind;
     }
     if (state->done)

@@ -18,8 +18,8 @@
 //   - in a capture: waiting, allocating, copying from pageable memory, making a cuDNN plan, forking a
 //     stream without joining it, waiting for work that is not captured
 //   - copying to or from pageable memory while the stream has work: a wait that the watchdog does not see
-//   - destroying a communicator that a graph still uses, or after its stream; two communicators whose order NCCL does
-//     not keep
+//   - destroying a communicator that a graph still uses, or after its stream; two communicators
+//     on a device without NCCL_LAUNCH_ORDER_IMPLICIT=1
 //   - using the legacy stream, a blocking one, one of a different device, or a thread without a device
 //   - using memory that is not allocated, too short or freed, or host memory in place of device memory, checked at each
 //     access of a kernel; shared memory without a barrier; a workspace that is too small
@@ -35,7 +35,7 @@
 // Environment variables: FAKE_GPUS (number of GPUs; 1), FAKE_DELAY (mean delay of work in microseconds; 0), FAKE_SEED
 // (of the delays), FAKE_ORDER (last: of graph nodes or threads that can run next, take the last; else the first),
 // FAKE_LOAD (milliseconds that CUDA's first use, cudnnCreate and the first communicator take to load a library; 0),
-// FAKE_NCCL_VERSION, FAKE_MAJOR (of the compute capability; 9), FAKE_DRIVER (its version of CUDA), FAKE_COUNT,
+// FAKE_NCCL_VERSION, FAKE_MAJOR (of the compute capability; 9), FAKE_DRIVER (the driver's CUDA version), FAKE_COUNT,
 // FAKE_CUDNN, FAKE_CUBLAS (the status of cudaGetDeviceCount, cudnnCreate, cublasLtCreate; 0), FAKE_NODES (1: prints how
 // many nodes a graph has), FAKE_FAILURE (of the GPU: memory, crash, hang, numbers, peers), FAKE_SLOW_OP (the number of
 // an operation that takes FAKE_SLOW_S more seconds; FAKE_PRINT_OPS prints the numbers), FAKE_INIT_HANGS (the rank on
@@ -60,11 +60,11 @@ typedef struct Range {
 #define RANGES(...) \
     (const Range[]){ __VA_ARGS__ }, (int)(sizeof((const Range[]){ __VA_ARGS__ }) / sizeof(Range))
 
-// Queues fn(a copy of arg) or, in a capture, records it. Checks the ranges now, and again when it runs.
+// Queues fn(a copy of arg) or, in a capture, records it. Checks the ranges now, and again when fn runs.
 void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg,
              size_t bytes, const Range *ranges, int count);
 // Each address of device memory is used only once, so accesses to freed memory are always found. Every block begins on
-// a page. A table, in which kernels look at every access, maps pages to blocks.
+// a page. A table maps pages to blocks; each memory access of a kernel is looked up there.
 typedef struct Block {
     struct Block *next;
     char *p;
@@ -83,14 +83,14 @@ static inline bool fake_on_device(const void *p, size_t bytes)
 }
 
 void fake_need_stream(cudaStream_t stream, const char *name);
-// Takes as long as loading a library does (FAKE_LOAD).
+// Waits as long as loading a library takes (FAKE_LOAD).
 void fake_load(void);
 void fake_not_in_capture(const char *name);
-// *users counts the graphs that contain the work that is now being captured on the stream.
+// If a graph is being captured on the stream, adds 1 to *users, once for each graph, until the graph is freed.
 void fake_hold(cudaStream_t stream, int *users);
 
-// A communicator's calls run in the order in which they were made, on any streams: its last call was
-// on `stream`, up to `until`, or in the capture `graph`, as `node`.
+// A communicator's last call: entry number `until` of `stream` or, in a capture, `node` of `graph`. The
+// next call, on any stream, runs after it.
 typedef struct Order {
     cudaStream_t stream;
     uint64_t until;

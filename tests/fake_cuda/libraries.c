@@ -139,7 +139,7 @@ static size_t workspace_of(const Descriptor *operation)
     return 1000 + 4096 * ((size_t)operation->type % 7);
 }
 
-// There is one engine configuration, which refers to its operation.
+// The heuristics have one result: a configuration that refers to the operation.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t most,

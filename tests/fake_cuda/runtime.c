@@ -71,8 +71,8 @@ struct CUstream_st {
 
 struct CUevent_st {
     bool recorded;
-    cudaStream_t stream;                        // after this many of its ops,
-    uint64_t until;
+    cudaStream_t stream;
+    uint64_t until;                             // the event comes after so many ops of the stream
     Graph *graph;                               // or, in a capture, after these nodes
     After after;
 };
@@ -276,7 +276,7 @@ static void *map(size_t bytes)
     return p;
 }
 
-// Leaves a free page after the block. The caller holds the lock.
+// Takes addresses for a block and for a free page after it. The caller holds the lock.
 static char *arena_take(size_t bytes)
 {
     if (!fake_arena) {

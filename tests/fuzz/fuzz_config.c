@@ -7,7 +7,7 @@
 static jmp_buf refused;
 static _Noreturn void refuse(void) { longjmp(refused, 1); }
 #define exit(status) refuse()
-#undef fprintf          // also a macro with _FORTIFY_SOURCE
+#undef fprintf          // with _FORTIFY_SOURCE it is a macro
 #define fprintf(...) ((void)0)
 #include "base/args.c"
 #undef exit

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-// shift: the most by which an epoch moves its windows. text: the bytes of this part; NULL: their order is unknown.
+// Each token must stand for its byte of `text` (NULL: for a letter or a newline). shift: the most by which an epoch
+// moves its windows.
 static void check_tokens(const Data *data, const Dataset *set, int shift, const uint8_t *text)
 {
     unsigned byte;

@@ -63,7 +63,7 @@ static void crash(const char *what)
     for (int signal = 1; signal < NSIG; signal++)
         if (sigabbrev_np(signal) && strcmp(what, sigabbrev_np(signal)) == 0)
             kill(pid, signal);
-    if (pid != getpid())        // give it time to react before this process continues
+    if (pid != getpid())        // give the other process time to react before this one continues
         usleep(300 * 1000);
     if (strncmp(what, "EXIT", 4) == 0)
         _exit(atoi(what + 4));
