@@ -38,7 +38,7 @@ list_shm()
     find /dev/shm -mindepth 1 -maxdepth 1 ! -name "${SHM_OF_OTHERS-ddp-test-run-*}" \
         ! -name '__KMP_REGISTERED_LIB_*' -printf '%f\n' 2>/dev/null | sort
 }
-# New ones that no process has open: files of tests that run at the same time are open.
+# New files there that no process has open: files of tests that run at the same time are open.
 left_shm()
 {
     local file

@@ -193,7 +193,7 @@ give_up() # give_up WHAT
 
 # --- faults ---------------------------------------------------------------------------------------------------------
 
-# True if the run is complete but mpirun has one stopped rank left, which no other process could end.
+# True if the run is complete, but mpirun still waits for a stopped rank, which cannot end.
 stopped_at_the_end()
 {
     local pid
@@ -228,7 +228,7 @@ any_ranks_or_done() { any_ranks || all_done; }
 
 # Waits for ranks and sets `before` to their process ids, and `seconds` to the time in which a fault ends them. If the
 # run is over, starts the next round first. While node1 waits before a restart, node2 has ranks that cannot connect yet.
-# The time in which they wait for a stopped rank then begins with node1's new ranks.
+# Then `seconds` is longer, because node2's ranks wait for a stopped rank only once node1's new ranks are there.
 see_ranks()
 {
     before=()

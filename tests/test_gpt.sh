@@ -69,7 +69,7 @@ for n in 1 2 3 5; do
 done
 check "each character is predicted" test "$(wc -l <1.csv)" = 1185
 
-# After enough of "0123456789\n", the likeliest character is the right one, wherever the window is.
+# A network that has learned "0123456789\n" by heart predicts the next character, wherever its window begins.
 for _ in {1..400}; do seq -s '' 0 9; done >digits.txt
 expect 0 "weight hash" "$one" -a gpt --data text:digits.txt --layers 1 --heads 2 --width 16 --block 12 -b 16 \
     --epochs 12 --threads 1 --lr 0.01 --save digits.st

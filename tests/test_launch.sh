@@ -58,8 +58,8 @@ check "the other machine" \
 expect 7 "rank 3 of 4 ($(hostname), pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- \
     "$rank" 2=wait 3=exit7
 
-# A rank inherits launch's shared memory, rank 0 also the listening socket: no other descriptor of launch or of what
-# started it (here 5), and not launch's signal mask.
+# A rank inherits launch's shared memory, rank 0 also the listening socket; but no other descriptor of launch or of
+# what started it (here 5), and not launch's signal mask.
 expect 0 "inherited: listening memory; blocked:; ignored: TTOU; own group: 1" \
     "$launch" -- "$rank" all=inherited 5</dev/null
 "$launch" -n 2 -- "$rank" 1=inherited >output 5</dev/null

@@ -62,7 +62,7 @@ times = {(n, size): 2 * (n - 1) * (150 + size / n / 1250) for n in (2, 3) for si
 latency, bandwidth = model.fit(times)
 so("a fit", abs(latency - 150) < 1e-6 and abs(bandwidth - 1250) < 1e-6)
 
-# "| what | `OPTIONS` | 8 numbers |" in the section What helps.
+# Finds the rows "| what | `OPTIONS` | 8 numbers |" in the section What helps.
 with open(sys.argv[1] + "/docs/scaling.md", encoding="utf-8") as file:
     text = file.read().split("## What helps")[1].split("\n## ")[0]
 helps = re.findall(r"^\| ([^|]+) \|([^|]*)\|((?: [0-9.]+ \|){8})$", text, re.M)

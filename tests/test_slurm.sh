@@ -238,7 +238,7 @@ time_is_over()
     on_head scancel --batch --signal=USR1 "$job"
     check "requeued" until_so 20 says "$job" "requeued"
     check "it waits" until_so 30 job_is "$job" PENDING
-    # Start 3 s later: within a second of a job's end, a node mistakes its next start for the old one and refuses it.
+    # Start 3 s later: within a second of a job's end, a node mistakes the job's restart for the old job and refuses it.
     check "fewer nodes" on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now+3
     on_head scontrol update partitionname=main state=up
     expect 0 "0 of 2: Slurm" done_with "$job"

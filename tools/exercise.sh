@@ -443,7 +443,7 @@ label_of()
     harmless "$name"
 }
 
-# In the background, because a signal interrupts bash's wait but not a command in the foreground.
+# Runs in the background, because a signal interrupts bash's wait but not a command in the foreground.
 grade_one()
 {
     DDP_EXERCISES_WORK=$scratch/copy setpriv --pdeathsig TERM bash "$self" check "$1" >"$scratch/out" 2>&1 </dev/null &
