@@ -92,7 +92,7 @@ check "a line and a hint" test "$(wc -l <output)" -le 2
 kill -TERM $pid
 wait $pid
 
-# In a container with process numbers of its own, launch's number means a different process, or none.
+# In a container with process numbers of its own, the pid of launch means a different process, or none.
 if unshare -rpf true 2>/dev/null; then
     expect 0 "ready: rank 0" "$launch" -n 1 -- unshare -rpf --mount-proc "$rank" all=live1,catch,sleep300,done
 fi

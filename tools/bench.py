@@ -181,7 +181,7 @@ class Bench:
 
 class Torch:
     """PyTorch's side: a process per mode, which measures once for each line that it reads. After the first round only
-    the fastest mode continues, and those in keep. A mode that fails is dropped. In the first round, compiled also
+    the fastest mode and those in keep continue. A mode that fails is dropped. In the first round, compiled also
     tries the fastest mode with torch.compile; then allocators tries the fastest with each of ALLOCATORS."""
 
     def __init__(self, bench, what, modes, keep=(), compiled=False, allocators=False, **options):

@@ -432,7 +432,7 @@ cmd_reset()
 # harmless TEXT: replaces characters that a terminal, a CSV file or a spreadsheet would interpret
 harmless() { printf %s "$1" | tr '[:cntrl:],;"' _ | sed 's/^[=+@-]/_/'; }
 
-# label_of FOLDER: a participant's name. Several folders with one name have their paths.
+# label_of FOLDER: a participant's name: the folder's, or its path if several folders have the same name.
 label_of()
 {
     local name=${1%/exercises-work} other same=0

@@ -148,7 +148,7 @@ class Run:
         return rank, times / self.count, statistics.median(by[rank])
 
     def is_late(self):
-        """Is that more than chance? Two standard deviations."""
+        """Is one rank last so often, by more than two standard deviations, and by so much time that it matters?"""
         chance = 1 / self.size
         chance += 2 * (chance * (1 - chance) / self.count) ** 0.5
         return self.size > 1 and self.late_share > chance and self.late_ms >= 0.02 * self.ms["step"]

@@ -341,7 +341,7 @@ def float32_ways(model, images):
 
 
 def rounding_alone(name, exact):
-    """The allowed value of a gradient that is exactly zero: 2^-16 of its layer's largest gradient.
+    """How far from zero a computed gradient may be whose exact value is zero: 2^-16 of its layer's largest gradient.
 
     A bias in front of normalisation has no gradient; the computed value is only a rounding error.
     """
