@@ -123,7 +123,7 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
 static void start_mpi(void)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory) {                // not /dev/shm: mpirun removes it, even after a kill
+    if (directory) {                // mpirun removes it, even after a kill; unlike /dev/shm
         setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
     } else {                        // a kill would leave a file in /dev/shm: no shared memory

@@ -277,7 +277,7 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saved: %s", path);
 }
 
-// Until an epoch is finished, the state includes its sums so far.
+// Saves an epoch that is not finished: the state includes its sums so far.
 static void save_midway(Job *job)
 {
     job->state.running = read_finite(job, job->train_stats);
@@ -324,7 +324,7 @@ static bool train_epoch(Job *job)
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
         // A recording contains addresses, so each of the loader's buffers needs its own recording.
-        // A short batch needs one too.
+        // A recording also contains sizes, so a short batch needs its own.
         int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
         replay_run(job->replay, key, train_step, job);
         stop_agree(job->stop);

@@ -108,8 +108,8 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
 // ==== Sums that do not depend on their order =====================================================
 
 // ddp.c's hook, called for each bucket of each of this process's ranks. A sum has room for 2^62
-// units, so each rank's gradient for 2^62 / ranks. A larger gradient, infinity or NaN sets a flag,
-// which is summed with the last bucket. The flag then makes a gradient infinite in all processes.
+// units of 2^-40, so each rank's gradient for 2^62 / ranks. A larger one, infinity or NaN sets a
+// flag that is summed with the last bucket. It then makes a gradient infinite in all processes.
 static void add_integers(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Virtual *v = arg;

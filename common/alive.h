@@ -37,7 +37,7 @@ typedef struct Alive {
     _Atomic int64_t steps, messages;
     _Atomic double waited, own, spent;
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
-    _Atomic uint64_t begun, ended;  // calls so far; ended: of NCCL's only barriers
+    _Atomic uint64_t begun, ended;  // calls; of NCCL's, only barriers count as ended
     _Atomic uint64_t latest;        // place of the last one that began
     AliveCollective collectives[ALIVE_KEPT];    // the last ones, at place % ALIVE_KEPT
     int64_t supervisor;             // pid of the supervisor that shares this page, or 0
@@ -67,8 +67,8 @@ void alive_wait_begin(void);
 void alive_wait_end(void);
 
 // Marks a wait for something outside the program, until the end of the block. If the wait is long,
-// the watcher may print both texts ("rank 1 ... has been reading train/1.jpg"). They must stay
-// valid.
+// the watcher may print `doing` and `what` ("rank 1 ... has been reading train/1.jpg"). Both must
+// stay valid.
 #define ALIVE_OUTSIDE(doing, what) ALIVE_OUTSIDE_(doing, what, ALIVE_PATIENT)
 // Marks a wait for writing, which has no time limit. Only the main thread's waits count: a
 // different thread's slow write must not hide that the training thread hangs.

@@ -10,8 +10,8 @@ void interrupt_install(bool speak);
 // The signal that asks this program to end, or 0. The program then exits with 128 + the signal: 130
 // for Ctrl-C.
 int interrupt_requested(void);
-// If one process prints the line for several, it calls interrupt_announce, which is safe in a
-// signal handler. The others call interrupt_silence, which overrides `speak`.
+// If one process prints the line of `speak` for several, it calls interrupt_announce, which is safe
+// in a signal handler. The others call interrupt_silence, which overrides `speak`.
 void interrupt_silence(void);
 void interrupt_announce(void);
 

@@ -44,7 +44,7 @@ void log_progress_end(Log *log);
 typedef struct LogStep {
     int epoch, epochs;          // from 1
     int64_t step, steps;        // from 1, in this epoch
-    bool final;                 // of the run: always printed
+    bool final;                 // the run's last step: always printed
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
     bool all_ranks;             // stats are sums over all ranks, not rank 0's own

@@ -56,7 +56,7 @@ typedef struct StepSettings {
     float clip_norm;    // gradients with a larger norm are scaled down to it; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
     int64_t step;       // from 1; skipped steps count
-    int32_t rows_of_batch;  // of the loss's mean, over several calls; 0: the rows of each call
+    int32_t rows_of_batch;  // the loss's mean is over these, of several calls; 0: over each call's
 } StepSettings;
 
 typedef struct LossScale {
@@ -69,7 +69,7 @@ typedef struct Scalars {
     StepSettings set;
     LossScale scale;
     // Of the current step.
-    int32_t rows_done;  // if rows_of_batch is set: of these, so far
+    int32_t rows_done;  // of rows_of_batch, if that is set: those so far
     int32_t skip;       // not zero: the update changes nothing
     double over;        // number of rows in the mean of the loss
     double norm;        // of the gradients, from gradients_norm

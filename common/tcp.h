@@ -15,8 +15,8 @@ bool tcp_is_loopback(const char *address);
 // This machine's address: of one interface ("eth0"), or (NULL) of the first that is up, except the
 // loopback.
 bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
-// Sets NCCL's and Open MPI's environment variables, unless they already name an interface. Gloo
-// needs none: it listens at the world's address.
+// Makes NCCL and Open MPI use this interface, by environment variables, unless these already name
+// one. Gloo needs none: it listens at the world's address.
 void tcp_set_library_interface(const char *interface);
 
 // Raises the limit on open files. Fails if this process may not open so many sockets, and 40 files

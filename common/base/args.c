@@ -607,7 +607,7 @@ static void read_configs(Args *args, int argc, char **argv)
 
 void args_parse(Args *args, int argc, char **argv)
 {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // or our first file gets a closed one's number
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // or a file gets a closed one's number
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", O_RDWR);
     args->program = argc > 0 ? argv[0] : NULL;

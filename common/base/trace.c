@@ -5,7 +5,7 @@
 //   {"ph":"B","pid":0,"tid":1,"ts":81.250,"name":"forward"},
 //   {"ph":"E","pid":0,"tid":1,"ts":95.125},
 //
-// Each event is one write at the end of the file, so several processes can share the file. Its
+// Each event is one write at the end of the file, so several processes can share the file, whose
 // first event then names the run. A span is written when it begins, so the last open span of a run
 // that hung shows where it hung.
 #include "trace.h"

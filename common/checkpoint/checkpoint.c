@@ -157,7 +157,7 @@ static bool check_item(const Item *item, const char *hint, Error *err)
 
 // --- saving --------------------------------------------------------------------------------------
 
-// Refuses numbers that are not finite, so that the previous file is kept.
+// Copies the run to the host. Refuses numbers that are not finite: the previous file is kept.
 static bool contents_read(Contents *c, const TrainState *state, Error *err)
 {
     static const char diverged[] =

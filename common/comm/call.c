@@ -10,7 +10,7 @@
 
 static const struct {
     const char *name;
-    const char *peer;       // " from rank ": before call->peer; or NULL: it has none
+    const char *peer;       // the text before call->peer: " from rank "; NULL: no peer
 } kinds[CALL_KINDS] = {
     [CALL_ALL_REDUCE] = { "all_reduce" },
     [CALL_BROADCAST] = { "broadcast", " from rank " },
@@ -86,9 +86,9 @@ static void simulate_slow_network(void *seconds)
     trace_end();
 }
 
-// The simulated network delays each call by 1 ms. An all-reduce on a ring sends 2 (size - 1) /
-// size times the bytes that it sums. With --slow-network each rank has its own link; with
-// --shared-link all ranks' bytes go over one link in turn.
+// A simulated network delays each call by 1 ms and by the time that its bytes take. An all-reduce
+// on a ring sends 2 (size - 1) / size times the bytes that it sums. With --slow-network each rank
+// has its own link; with --shared-link all ranks' bytes go over one link in turn.
 void call_end(Comm *comm, Stream *stream, const Call *call)
 {
     double own = comm->config.slow_network, shared = comm->config.shared_link;

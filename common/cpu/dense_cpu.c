@@ -22,7 +22,7 @@ static int tap_between(const OpSpec *s, Shape y, int q, int p)
     return inside ? row * s->kernel_w + col : -1;
 }
 
-// With several output pixels, a bias would have to be repeated for each.
+// False with a bias and several output pixels: the bias would have to be repeated for each.
 static bool is_product(const OpSpec *s, Shape y)
 {
     if (s->kernel_h * s->kernel_w > MAX_TAPS || (s->bias && y.h * y.w > 1))

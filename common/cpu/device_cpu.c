@@ -60,7 +60,7 @@ struct Device {
     atomic_size_t bytes, peak_bytes;
 };
 
-// Precedes every block of device memory, so that freeing can subtract its size. Its 64 bytes keep
+// Precedes every block of device memory, so that device_free finds its size. Its 64 bytes keep
 // the block aligned.
 typedef struct BlockHeader {
     size_t bytes;

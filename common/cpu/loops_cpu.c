@@ -17,7 +17,7 @@ typedef struct Loop {
         ColumnsEnd *columns;
         TotalsEnd *totals;
     } end;
-    Matrix m;               // of rows or items there are m.rows
+    Matrix m;               // a loop over rows or items has m.rows of them
     Stream *stream;
     bool team;
     _Alignas(16) char job[JOB_BYTES];

@@ -86,7 +86,7 @@ static double axis_reach(const Axis *axis) // of weights, in source pixels
     return scale > 1 ? scale : 1;
 }
 
-// Output pixel i depends on the source pixels *first to *end - 1.
+// The centre of output pixel i, which depends on the source pixels *first to *end - 1.
 static double axis_centre(const Axis *axis, int i, int *first, int *end)
 {
     double reach = axis_reach(axis), centre = (i + 0.5) * ((double)axis->in / axis->out);

@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The list is sorted, but its training part must look like its test part. So the lines that are
-// kept, those of letters a to z, get a random order, always the same. Returns the number of bytes.
+// Keeps the words of letters a to z, in a random order that is always the same: the first part of a
+// sorted list would not look like its last part. Returns the number of bytes.
 static int64_t words_shuffle(uint8_t *bytes, int64_t size)
 {
     typedef struct { const char *at; size_t length; } Line;

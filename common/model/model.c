@@ -147,7 +147,7 @@ static bool overlap(const Life *a, const Life *b)
            b->at < a->at + a->size;
 }
 
-// The largest first, each at the lowest place that is free in its steps.
+// Places the largest first, each at the lowest place that is free in its steps. Returns the end.
 static size_t place(Life *lives, int count)
 {
     size_t end = 0;

@@ -7,7 +7,7 @@
 
 static const char *const arch_names = "lenet|convnet|resnet18|resnet50|gpt";
 
-// The defaults of a gpt. With both lists, `-a gpt` trains on words in about a minute on two cores.
+// Defaults for a gpt and for words. With both, `-a gpt` trains in about a minute on two cores.
 static const char gpt_defaults[] =
     "data = words\noptim = adamw\nbetas = 0.9,0.99\nbatch-size = 32\nschedule = cosine\n"
     "warmup-steps = 100\nprint-freq = 100";

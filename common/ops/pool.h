@@ -41,7 +41,7 @@ INLINE At pixel_at(const Shape *s, const Place *p, int h, int w, At at)
     return at;
 }
 
-// The limit is place_of's, which computes with 32 bits.
+// For place_of, which computes with 32 bits.
 static inline Matrix planes_of(Shape s)
 {
     Matrix m = { s.type, (size_t)s.n * s.h * s.w, (size_t)s.c, (size_t)s.block,

@@ -41,8 +41,8 @@ static void lose_rank0(const Store *s, const char *how)
     leave_at_once(EXIT_REPORTED);
 }
 
-// The caller frees the answer's value. Does not return if the run is over. The value of a BEAT is
-// copied from our page under the lock, so that copies arrive in order.
+// Returns the answer, whose value the caller frees. Does not return if the run is over. The value
+// of a BEAT is copied from our page under the lock, so that copies arrive in order.
 static StoreMessage request(Store *s, StoreWhat what, const char *key, const void *value,
                             size_t bytes)
 {
@@ -100,7 +100,7 @@ size_t store_get(const World *world, const char *key, void *value, size_t capaci
 // The server ends this process after it has notified the others.
 void store_end_run(const World *world) { request(world->store, STORE_OVER, "", NULL, 0); }
 
-// False: the connection is over.
+// Sends a heartbeat. False: the connection is over.
 static bool beat(Store *s)
 {
     StoreMessage answer = request(s, STORE_BEAT, "", NULL, sizeof(Alive));

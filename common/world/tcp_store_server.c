@@ -50,7 +50,7 @@ struct TcpStoreServer {
     Entry *entries;                     // the latest first
     Watch watch;                        // a rank without a page has not connected yet
     Alive *pages;
-    bool going, warned, awaited;        // all have joined; reported: a stranger, missing ranks
+    bool going, warned, awaited;        // all joined; a stranger was reported; missing ranks were
 };
 
 // The other ranks receive OVER and end without a message. wait: a launcher may report a death

@@ -167,7 +167,7 @@ const char *backend_barrier(Comm *comm, double seconds)
     });
 }
 
-// bytes: 0 if this rank has no input or no output.
+// What a call reads or writes. bytes: 0 if this rank has no input or no output.
 struct Buffer {
     char *memory;
     size_t bytes;
