@@ -52,7 +52,7 @@ typedef struct Args {
     struct ArgsPreset { const char *option, *value, *lines; } presets[3];
     int preset_count;
     char groups[ARGS_MAX];          // which call of args_add added the row
-    const char *files[ARGS_MAX];    // the file that --help prints above its rows
+    const char *files[ARGS_MAX];    // the file that added the row, for --help
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
     const char *operands;           // what may follow the options, for --help; or NULL

@@ -550,7 +550,7 @@ void device_message(Device *device)
     device->is_quiet = false;
 }
 
-// Returns false for the first step, and if steps are recorded for the first with each key.
+// Returns false if the step ran for the first time: if steps are recorded, with this key.
 static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
     bool records = replay->keys > 0 && !replay->device->never_record;

@@ -157,8 +157,8 @@ static void axis_fill(const Axis *axis)
     }
 }
 
-// Resizes a row of RGB pixels, which begins at the first pixel needed, to axis->count bytes of red,
-// `size` bytes after them as many of green, and again of blue. flip: from right to left.
+// Resizes a row of RGB pixels, which begins at the first pixel needed, to axis->count bytes each of
+// red, green and blue, in planes of `size` bytes. flip: from right to left.
 static void row_resize(const Axis *axis, const uint8_t *pixels, bool flip, uint8_t *planes,
                        size_t size)
 {
