@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the documents with docs.pl. Then checks docs.pl itself: a page with known mistakes gets these complaints and no
-# others.
+# Checks the documents with docs.pl, the two READMEs against each other, and numbers that stand in two files. Then
+# checks docs.pl itself, which must find each mistake of a page made here, and nothing else.
 # shellcheck disable=SC2016  # code in single quotes
 . "$SRC/tests/test.sh"
 type -P perl >/dev/null || { echo "skipped: there is no perl"; exit 77; }

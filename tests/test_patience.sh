@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: LABELS deadlines
-# The watchdog's rule (common/world/watch.c), with real waits. A wait for something outside the program prints one line
-# after --timeout, and ends the run only after --patience. A rank that hangs or dies still ends the run. After an epoch,
-# the rank that makes the others wait is named.
+# The watchdog's rule (common/world/watch.c), with real waits. A rank that waits for a file or for other ranks prints
+# one line after --timeout, and ends the run after --patience; with a paused pipe it waits on. After an epoch, the rank
+# that makes the others wait is named.
 # shellcheck disable=SC2317,SC2094  # functions are called by expect
 . "$SRC/tests/test.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT DDP_TOKEN

@@ -450,7 +450,7 @@ runs() { [ -e "$dir/slurm.lock" ] && ! flock -s -n "$dir/slurm.lock" true; }
 # True in a shell that `run bash` has started.
 within() { [ -n "${DDP_SLURM:-}" ] && [ -e "$DDP_SLURM/hosts" ]; }
 
-# Sets $mode, $base and $nodes, and in $pids process 1 of each host.
+# Ends the script if no cluster is ready. Sets $mode, $base, $nodes, and $pids: each host's process 1.
 find_cluster()
 {
     ! within || die "slurm: this shell already runs inside the cluster"

@@ -300,7 +300,7 @@ void *host_alloc(size_t bytes)
     void *memory = NULL;
     cudaError_t status = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable);
     CHECK(status != cudaErrorMemoryAllocation,
-          "ulimit -l and free -m show how much memory may be pinned",
+          "free -m shows how much memory is free",
           "cudaHostAlloc: out of memory: %zu MiB of pinned host memory requested",
           (bytes >> 20) + 1);
     CUDA(status);

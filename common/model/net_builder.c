@@ -12,8 +12,8 @@ static bool adds_gradients(const Layer *layer)
 static int next_part(Net *net, int value)
 {
     int most = value == 0 || adds_gradients(&net->layers[value - 1]) ? 2 : 1;
-    CHECK(net->readers[value] < most, NULL, "value %d of the network has more than %d reader%s",
-          value, most, most > 1 ? "s" : "");
+    CHECK(net->readers[value] < most, "docs/your_network.md says which outputs two layers may read",
+          "more than %d layer%s read the output of layer %d", most, most > 1 ? "s" : "", value);
     return net->readers[value]++;
 }
 

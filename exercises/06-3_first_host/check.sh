@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The function must find the first host of lists that Slurm writes, and return for lists that Slurm never writes.
+# The function must find the first host in lists that Slurm writes. For any other text it must end, and write at most
+# 256 bytes.
 # fails with: the function returns the first host of each list
 harness check.c slurm.c rendezvous_file.c
 lists='gpu7                        gpu7
