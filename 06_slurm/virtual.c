@@ -38,8 +38,8 @@ void virtual_check_options(const Args *args, const VirtualConfig *config, const 
     if (config->ranks == 0)
         return;
     if (ddp->sync_bn)
-        args_reject(args, "virtual-ranks", "cannot be combined with --sync-bn: a process does not "
-                    "compute its virtual ranks at the same time");
+        args_reject(args, "virtual-ranks", "cannot be combined with --sync-bn: a process computes "
+                    "its virtual ranks one after the other");
     if (amp->accumulate > 1)
         args_reject(args, "virtual-ranks", "cannot be combined with --accumulate: choose a smaller "
                     "-b and more virtual ranks");
