@@ -27,7 +27,8 @@ stream, so it never begins. Which calls have to begin together?"
         echo
     done >expected
     sort $n.out >found
-    why="-1: this rank never got the number. In turn 2, a rank passes on what it received in turn 1."
+    why="-1: this rank never got the number. In turn 2, a rank passes on what it received in turn 1. In a group of
+several turns, it may pass on numbers that it has not received yet."
     columns=$((12 + 16 * n))
     beside "$n ranks: every rank has all numbers" same "" \
         "$(printf '%-*s' $columns expected)" expected "your ring" found
