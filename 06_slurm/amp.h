@@ -17,7 +17,8 @@ typedef struct AmpConfig {
 } AmpConfig;
 // Sets the defaults and adds the options.
 void amp_options(Args *args, AmpConfig *config);
-// Rejects options that contradict each other. Call it after args_parse.
+// Rejects values that are too small, and options that contradict each other. Call it after
+// args_parse.
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size);
 
 // The type in which the model computes on this device. All ranks call it together. from: on rank 0,

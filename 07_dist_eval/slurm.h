@@ -3,7 +3,7 @@
 #include "tcp_store.h"
 #include "rendezvous.h"
 
-// Adds --rendezvous file:PATH, for config->meet.
+// Adds --rendezvous file:PATH, which sets *meet.
 void slurm_options(Args *args, const char **meet);
 
 // Is this process a task of a step, started by srun?

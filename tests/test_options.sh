@@ -24,7 +24,7 @@ wrong()
 wrong "unknown option '--epoch'; did you mean --epochs?" --epoch 3
 wrong "--lr: 'nan' is not a number from 0 to 1000" --lr nan
 wrong "--arch: 'RESNET18' is not one of lenet|convnet|resnet18|resnet50|gpt" -aRESNET18
-wrong "--milestones: '60,30' is not an ascending list of allowed numbers, such as 30,60,90" --milestones 60,30
+wrong "--milestones: '60,30' is not an ascending list of whole numbers below 1000000, such as 0,2" --milestones 60,30
 wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 
 # bounds: each number may be its minimum and its maximum, but not the next number beyond them

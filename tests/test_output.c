@@ -16,7 +16,7 @@ static bool replace(const char *path, const char *text, Error *err)
     return replace_commit(out, path, err);
 }
 
-// A child that locks the file, despite what a killed one left, and begins to write. kill_child ends it.
+// A child that locks the file, despite what a killed one left, and opens it to write. kill_child ends it.
 static pid_t lock_in_child(const char *path)
 {
     Error err = { "", "" };
@@ -43,7 +43,7 @@ static void kill_child(pid_t child)
     waitpid(child, NULL, 0);
 }
 
-// A killed writer's lock file and half a file remain; neither stops the next one.
+// A killed writer leaves its lock file and its temporary file. Neither stops the next writer.
 TEST(killed_writers)
 {
     const char *path = test_path("killed"), *part = test_path("killed.tmp");

@@ -120,7 +120,8 @@ check "fsync of the directory: the new checkpoint" cmp saved/net middle/net
 check "fsync of the directory: nothing temporary" nothing_temporary
 
 logged() { [ "$(grep -c "^$1 " log)" -ge "$2" ]; }
-# stopped_twice CALL AT: the program ends at once and leaves no temporary file.
+# stopped_twice CALL AT: two SIGTERMs arrive during the AT-th CALL, which is slow. The program must end at once, and
+# leave no temporary file.
 stopped_twice()
 {
     before

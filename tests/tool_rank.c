@@ -3,7 +3,7 @@
 //   tool_rank RULE...                      a rank started by launch
 //   tool_rank fork N TIMEOUT RULE...       forks N ranks itself, as step 03 does
 //
-//   RULE is WHO=PART,PART...   WHO is 1 (rank 1), 1.0 (rank 1 before the first restart) or all;
+//   RULE is RANK=PART,PART...  RANK is 1, 1.0 (rank 1 before the first restart) or all;
 //                              PART is a name in `parts`, with a number: exit7, sleep100
 //
 // A rank plays the parts of all rules that apply to it, in order. Then it exits with 0.

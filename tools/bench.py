@@ -866,8 +866,8 @@ def sent_cell(what, command):
 # --- on a GPU ---------------------------------------------------------------------------------------------
 
 GPU_MODES = ("eager", "channels_last", "graph", "reduce_overhead", "max_autotune")
-# name: network, type, size of images, ms (from, to) that the chip needs at least for a step, steps between two
-# readings of the loss, epochs of 5 such groups
+# name: network, type, size of images, the shortest time that the chip could need for a step (two estimates in ms),
+# steps in a group, after which the loss is read, and epochs, each of 5 groups
 GPU_JOBS = {
     "resnet18_tf32": ("resnet18", "tf32", 32, (0.36, 0.50), 39, 6),
     "resnet18_fp16": ("resnet18", "fp16", 32, (0.28, 0.48), 39, 6),

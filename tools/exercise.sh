@@ -475,8 +475,8 @@ graded()
     done < <(list_exercises)
 }
 
-# Checks a copy of each exercise that a participant has started, which runs their programs. Prints a row for each
-# participant; --csv has one for each of their exercises.
+# Checks a copy of each exercise that a participant has started. This runs participants' programs. Prints a row for each
+# participant; the file of --csv has a row for each exercise of each.
 cmd_grade()
 {
     local folder path folders name label result solved started minutes hints stuck newest spent shown at rows=() log

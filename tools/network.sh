@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# network.sh WHERE COMMAND... - runs comm_bench, and compares its largest message with known networks.
-# WHERE: machine, or nodes: do the ranks share a machine?
+# network.sh WHERE COMMAND... - runs comm_bench, and compares the rate of its largest message with known networks.
+# WHERE is `machine` if all ranks run on one machine, else `nodes`.
 set -euo pipefail
 export LC_ALL=C     # awk reads and writes decimal points
 where=$1

@@ -343,8 +343,8 @@ static void set_value(Args *args, const Option *option, const char *text)
     if (option->type == ARG_CHOICE && !is_listed(option->metavar, text))
         args_reject(args, option->name, "'%.100s' is not one of %s", text, option->metavar);
     if (list && !is_rising(text, option->max))
-        args_reject(args, option->name,
-                    "'%.100s' is not an ascending list of allowed numbers, such as 30,60,90", text);
+        args_reject(args, option->name, "'%.100s' is not an ascending list of whole numbers below "
+                    "%.0f, such as 0,2", text, option->max);
     if (option->type == ARG_PAIR && !is_pair(option, text))
         args_reject(args, option->name, "'%.100s' is not two numbers from %.16g to %.16g, such as "
                     "0.9,0.95", text, option->min, option->max);

@@ -70,7 +70,7 @@ void items_run(Stream *stream, ItemsPart *part, size_t count, const void *job, s
     rows_run(stream, part, matrix_of(TYPE_F32, count, 1), job, bytes);
 }
 
-// --- sums: pieces whose number depends on the matrix alone ---------------------------------------
+// --- sums: the same bits with any number of threads ----------------------------------------------
 
 enum { MOST_PIECES = 64 };
 
