@@ -1,7 +1,7 @@
 // stop.c - if a signal asks one rank to end, all ranks stop after the same step.
 //
 // A rank that stopped on its own would leave the others waiting for its gradients. So a signal only
-// sets a float after the gradients, which is averaged with them. Every rank then sees an average
+// sets a float, stored behind the gradients and averaged with them. Every rank then sees an average
 // that is not 0, and all stop together.
 //
 // The host must not wait for a GPU. So with a GPU, the float is set after every 8th step, and the

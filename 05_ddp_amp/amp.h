@@ -39,7 +39,7 @@ void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state);
 // If the loss scale adapts, stores it in the state.
 void amp_save(Amp *amp, TrainState *state);
 
-// Sets part to part i of the batch; amp_ready then expects its gradients. False: no more parts.
+// Sets *part to the batch's part i; amp_ready then expects its gradients. False: no more parts.
 bool amp_part(Amp *amp, const Batch *batch, int i, Batch *part);
 // model_backward's callback: adds up the parts, and with the last one passes the sum to ddp_ready.
 void amp_ready(void *arg, size_t offset, size_t count);
@@ -51,6 +51,6 @@ void amp_update(Amp *amp);
 
 // Waits for the device's scalars. scale.value: 0 without a loss scale; norm: of the last gradients.
 Scalars amp_read(Amp *amp);
-// Call it when gradients were not finite. True if the loss scale adapts, so that their steps were
-// skipped. Ends the run if a fixed scale is too large, or an adaptive one has fallen below 1.
+// Call it after steps whose gradients were not finite. True if the loss scale adapts: those steps
+// were skipped. Ends the run if a fixed scale is too large, or an adaptive one has fallen below 1.
 bool amp_may_skip(Amp *amp, const Stats *stats, const TrainState *state);

@@ -78,7 +78,7 @@ static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
 void rendezvous_file_read(const char *path, TcpStoreConfig *c)
 {
     Error err = { .text = "" };
-    double pause = 0.02;                // s; doubles, because thousands of ranks may look
+    double pause = 0.02;                // s; grows: thousands of ranks may look
     ALIVE_OUTSIDE("waiting for rank 0's file:", err.text);
     for (; !read_file(path, c, &err); pause = pause < 0.5 ? 2 * pause : pause) {
         alive_outside_changed();

@@ -92,7 +92,7 @@ static void print_class(const Result *r, int label, Log *log)
 }
 
 //   index,label,prediction,class,predicted
-//   0,3,5,cat,dog                      and the file, of a folder of pictures
+//   0,3,5,cat,dog                      then the file, if the data is a folder of pictures
 static void print_predictions(const Result *r, FILE *out)
 {
     const Data *data = r->data;

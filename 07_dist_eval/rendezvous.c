@@ -123,13 +123,13 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
 static void start_mpi(void)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory) {                // mpirun removes it, even after a kill; unlike /dev/shm
+    if (directory) {                // mpirun removes it, even after a kill
         setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
     } else {                        // a kill would leave a file in /dev/shm: no shared memory
         setenv("OMPI_MCA_btl", "^sm,vader", 0);
     }
-    setenv("TERM", "dumb", 1);      // no progress bar: stdout is Open MPI's terminal, not yours
+    setenv("TERM", "dumb", 1);      // no progress bar: stdout may be a terminal that mpirun made
     MPI_Init(NULL, NULL);
 }
 

@@ -1,4 +1,4 @@
-// Linked into the learner's program. If RECORD is set, as by the check, records in ready.RANK the
+// Linked into the learner's program. If RECORD is set, records in ready.RANK the
 // bytes of each range of gradients of the first step, in the order in which the ranges become final.
 #include "check.h"
 #include "slow.h"

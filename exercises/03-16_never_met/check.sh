@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two and three ranks must learn what one process learns: with SGD, which hides the mistake, and with AdamW. A run that
-# is interrupted and resumed must end with the weights of an uninterrupted one, and the ranks must send as many messages
-# as in the finished step.
+# Two and three ranks must learn what one process learns, also with AdamW: with SGD, a mean of weights looks right. A
+# run that is interrupted and resumed must end with the weights of an uninterrupted one, and the ranks must send as many
+# messages as in the finished step.
 # fails with: 2 ranks learn what one process learns with adamw
 build --with check.c --wrap model_new --wrap comm_all_reduce
 # learns N OPTIM OPTION...: claims that N ranks have the losses of one process with all their images

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two ranks must have the same norms and losses with a batch in one part and in several: with AdamW, with a last batch
-# that the parts do not divide, with clipping, and with SGD. The finished step also has them with virtual ranks.
+# that the parts do not divide, with clipping, and with SGD. With four virtual ranks they must be the finished step's.
 # fails with: a batch in 8 parts has the norms of the whole batch
 build
 adam=(--optim adamw --lr 0.002 --train-samples 208 --seed 5 -b 24)        # the last batch has 8 images of each rank

@@ -1,5 +1,5 @@
-// Counts how often the host waits in the middle of a step: it enqueues work after a wait, and not the first work of a
-// step. (Each step has 4 host functions.)
+// Counts the host's waits in the middle of a step, after which it enqueues more work of the same step. (A step begins
+// with the first of its 4 host functions.)
 #include "wrap.h"
 #include <mpi.h>
 #include <nccl.h>

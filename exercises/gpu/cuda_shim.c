@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { GPUS = 8, ALIGNMENT = 256 };
-// No process has memory at addresses with this bit, so the host cannot access device memory.
+// Set in the addresses of device memory. No process has memory at such an address, so the host cannot access it.
 static const uintptr_t device_bit = (uintptr_t)1 << 55;
 
 typedef struct Block {
