@@ -27,7 +27,7 @@ def write(path, metadata, tensors):
 
 
 def changed(tensors, sizes):
-    """sizes: {part of a tensor's name: {a size: its new value}}"""
+    """-> tensors with other sizes, their data repeated. sizes: {part of a tensor's name: {a size: its new value}}"""
     new = {}
     for name, (dtype, shape, data) in tensors.items():
         here = next((of for part, of in sizes.items() if part in name), {})

@@ -1,7 +1,7 @@
 """page.py LAUNCH TRAIN [browser [RANKS KILLS]] - the page of a run: over HTTP, or in a headless Chromium.
 
 Three ranks (four in the browser) train, one is paused and another killed through the page, and the run restarts and
-ends with the hash of an undisturbed run. With RANKS and KILLS only these kills are tried, one after the other.
+ends with the hash of an undisturbed run. With RANKS and KILLS it only kills one of RANKS ranks, KILLS times.
 """
 import json
 import os
@@ -111,7 +111,7 @@ def over_http(wanted):
         expect(f"{path} needs the token", ask(base + path) == 404)
     expect("so has a signal", ask(f"{base}/wrong-token/1/KILL", b"") == 404)
     expect("the page is there", ask(run.address) == 200)
-    idle = [socket.socket() for _ in range(120)]        # more than it may have files
+    idle = [socket.socket() for _ in range(120)]        # more than the server may have open
     for connection in idle:
         connection.connect_ex(("127.0.0.1", run.port))
     time.sleep(0.3)
@@ -234,7 +234,7 @@ def play(events):
 
 
 def orders():
-    """A death, and the two events of a restart in both orders, once and twice."""
+    """After a death, the two events of a restart come in either order; the run dies once or twice."""
     def run(name):
         return {"ph": "M", "pid": 0, "tid": 0, "name": "run", "args": {"name": name}}
 

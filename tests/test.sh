@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# test.sh - what test.h is for programs, for the scripts test_*.sh, which run in $TMP:
+# test.sh - functions for the tests that are scripts, test_*.sh. They run in $TMP:
 #
 #   . "$SRC/tests/test.sh"
 #   expect 2 "there is no step '09'" ./ddp run 09
@@ -9,7 +9,7 @@ set -u
 cd "$TMP" || exit 1
 passed=0 failed=0
 
-# mpirun may start more ranks than there are cores (Open MPI 4; from 5 on), and root may call it.
+# mpirun may start more ranks than there are cores (OMPI: Open MPI 4, PRTE: 5 and later), and root may call it.
 export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PYTHONDONTWRITEBYTECODE=1

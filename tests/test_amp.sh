@@ -65,15 +65,15 @@ clipped=$(hash_with 2 --amp bf16 --clip-norm 0.25)
 check "clipping changes something" [ "$clipped" != "$(hash_with 2 --amp bf16)" ]
 scaled_alike() { is "$(hash_with 2 --amp bf16 --clip-norm 0.25 --loss-scale 4096)" "$clipped"; }
 check "the scale does not change what is clipped" scaled_alike
-# The norm is that of the average over ranks, so it equals that of one process with the whole batch.
+# Gradients are averaged over ranks before their norm is taken, so one process with the whole batch has the same norm.
 expect 0 "" ranks 2 --amp off --max-steps 4
 cp m.0.jsonl two
 expect 0 "" ranks 1 --amp off --max-steps 4 -b 32
 check "two ranks have the norms of one" near <(field two step gradient_norm) <(field m.0.jsonl step gradient_norm) 1e-4
 
 whole() { ranks "$1" --amp off -b 20 --save whole.st "${@:2}" >whole.out && cp m.0.jsonl whole.jsonl; }
-# like_whole N K: losses within 1e-4, weights within 5e-3. With 2 ranks the last batch is full; with 7
-# each rank has 15 images in it.
+# like_whole N K: N ranks that divide batches into K parts have the losses (within 1e-4) and weights (within 5e-3) of
+# `whole N`. With 2 ranks the last batch is full; with 7 each rank has 15 images in it.
 like_whole()
 {
     ranks "$1" --amp off -b 20 --accumulate "$2" --save parts.st "${@:3}" >output 2>&1 ||
@@ -91,7 +91,7 @@ expect 0 "" ranks 2 --max-steps 3 --trace trace
 once=$(messages)
 expect 0 "" ranks 2 --max-steps 3 --accumulate 4 --trace trace
 check "no more messages for 4 parts" [ "$(messages)" = "$once" -a "$once" -ge 3 ]
-# Batch normalisation sees parts: two parts of 8 equal two batches of 8 with the same weights, which --lr 0 keeps.
+# Batch normalisation sees parts: two parts of 8 give what two batches of 8 give. --lr 0 keeps the weights the same.
 expect 0 "" ranks 1 --arch convnet -b 8 --lr 0 --max-steps 6 --amp off
 field m.0.jsonl step loss | awk 'NR % 2 { first = $1; next } { printf "%.9g\n", (first + $1) / 2 }' >two
 expect 0 "in parts of 8" ranks 1 --arch convnet -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2

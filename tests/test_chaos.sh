@@ -6,7 +6,7 @@
 #   CHAOS_SEED=4711     the same faults in the same order, at about the same moments
 #   CHAOS_EVENTS=200    number of faults (12), about 4 s each. Run it through run.sh with enough time:
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
-#   CHAOS_ARENAS="fork launch mpirun hosts"     which launchers to test; slurm, too, if it is the only one
+#   CHAOS_ARENAS="fork launch mpirun hosts"     which launchers to test; or slurm, alone
 #
 # In half of the rounds, but not under 03, a shell script is between the launcher and each rank, as in
 # `mpirun ./my_job.sh`.

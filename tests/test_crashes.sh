@@ -180,12 +180,12 @@ for what in meet all_reduce save; do
     at_most 2 orphans orphans-$what 2 0 $what
 done
 
-# Cases with a stopped rank mostly wait for --timeout, so more of them can run at once. In 07 all ranks are evaluating.
+# Cases with a stopped rank mostly wait for --timeout, so more of them can run at once.
 at_most 8 stops stop-2-meet 3 2 meet
 at_most 8 stops stop-0-all_reduce 2 0 all_reduce
 at_most 8 stops stop-0-save 2 0 save
 at_most 2 hangs hang-1-backward 2 1 backward
-how=launched
+how=launched    # 07, in which all ranks evaluate
 at_most 2 dies launched-kill-1-evaluate 2 1 evaluate KILL
 at_most 8 stops launched-stop-0-evaluate 2 0 evaluate
 at_most 2 hangs launched-hang-0-evaluate 2 0 evaluate

@@ -38,7 +38,7 @@ done <<'END'
 3 100
 END
 
-# One gradient of one rank is NaN. A run looks for that only in steps that print a line (-p), and stops in the next one.
+# One gradient of one rank is NaN. A run looks for that only in steps that print a line (-p).
 check "bad: builds" build_with bad 03_ddp_fork \
     ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
 for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collectives"; do

@@ -136,7 +136,7 @@ like_each()
 check "2 ranks" shown like_each 2 10 "${lenet[@]}"
 check "06's ranks differ" shown not diff <(field six.0.jsonl step loss) <(field six.1.jsonl step loss)
 check "2 ranks, --accumulate, bf16" shown like_each 2 10 "${lenet[@]}" --accumulate 3 --amp bf16
-# The third rank gets none of the 2 batches, after either epoch.
+# The third rank gets none of the 2 test batches.
 check "3 ranks, 2 test batches" shown like_each 3 8 -b 11 --arch convnet --test-samples 17
 
 # Prints the order of the output, such as "1.2 1.4 test save Finished hash". Sums that arrive late must not change it.

@@ -27,7 +27,7 @@ expect 0 "== not written: all, since the run ended before its first test" \
 expect 0 "weight hash" "$train" "${small[@]}" --save net
 expect 0 "== not written: all" "$train" "${small[@]}" --save net --resume auto --predictions all
 check "the old file" test "$(cat all)" = index,label,old
-# Results that are not finite, from the largest finite weights: infinite ones would be refused when they are read.
+# The largest finite weights give results that are not finite. (A checkpoint with infinite weights would be refused.)
 header=$(od -An -N8 -t u8 net.st)
 offset=$(head -c $((header + 8)) net.st | tail -c +9 | sed 's/.*"fc.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
 cp net.st nan.st

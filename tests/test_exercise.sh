@@ -20,8 +20,8 @@ for file in task.md change.patch check.sh; do
     check "each exercise has $file" each_has $file
 done
 
-# The first README, from the exercise's step on, that shows a quarter of its solution or more says "Stop. Do 03-1 now."
-# before the first of these lines.
+# From the exercise's step on, the first README that shows at least a quarter of its solution's lines must say "Stop. Do
+# 03-1 now." before the first of them.
 solution_lines()
 {
     if [ -f "$1/solution.patch" ]; then

@@ -6,7 +6,7 @@
 . "$SRC/tests/fake.sh"
 export FAKE_NODES=1
 
-# nodes WANTED STEP [OPTIONS]: each of the loader's four buffers has its own recording, made when it is used again.
+# nodes WANTED STEP [OPTIONS]: a run's largest recording has at most WANTED + 2 nodes.
 nodes()
 {
     local wanted=$1 program=$tree/fake/$2/train most

@@ -71,7 +71,7 @@ warmup 0 1000000, warmup-steps 0 1000000000, wd 0 1000, width 1 8192, workers 0 
 END
 check "the bounds are as listed here" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"
 
-# options of other programs: the message names ours, and these exist
+# options of other programs: the message names our option instead, which must exist
 for program in "$BUILD"/07_dist_eval/{train,launch} "$SRC/ddp"; do "$program" --help; done >"$TMP/known"
 while IFS='|' read -r theirs ours; do
     wrong "unknown option '--$theirs'; use $ours" "--$theirs"

@@ -178,7 +178,7 @@ expect 0 "top1:" "$train" "${options[@]}" --evaluate --save saved/net --resume a
 { kill -KILL $!; wait $!; } 2>/dev/null
 expect 0 "== resumed" "$train" "${options[@]}" --epochs 1 --resume saved/net --save saved/net
 check "nothing is left of the lock" not compgen -G 'saved/*.lock'
-# All names of --save are claimed, and no file of a different kind is replaced.
+# No other option may name a file of --save, and no file of a different kind is replaced.
 for other in "--metrics saved/net" "--metrics saved/net.best" "--metrics ./saved/net.tmp" "--trace saved/net.best.tmp" \
     "--metrics saved/net%r --save saved/net0"; do
     before

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On many clusters srun starts tasks with PMIx unless told otherwise. Slurm's variables must then count, with PMIx or
-# without it, and under mpirun in a job those of mpirun.
+# On many clusters srun starts tasks with PMIx unless told otherwise. A rank must then use Slurm's variables, with PMIx
+# or without it. If mpirun starts it in a job, it must use mpirun's.
 #
 # ctest: LABELS deadlines
 # shellcheck disable=SC2016  # words for shells in the cluster

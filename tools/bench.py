@@ -36,7 +36,7 @@ WIRE = os.path.join(ROOT, "tests", "wire.sh")
 CORES = len(os.sched_getaffinity(0))
 IMAGE_MB = (3072 + 4) / 2**20           # one of our images in memory, with its label
 WEIGHTS = 44726568                      # bytes of ResNet-18's, in float32
-GRADIENTS = 16939304                    # of the weights that do not only multiply padding
+GRADIENTS = 16939304                    # without weights that multiply only padding
 
 
 def say(text):

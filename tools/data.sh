@@ -84,7 +84,7 @@ unpack()
             "the file is damaged or not whole: fetch it again"
 }
 
-# Checks $tmp/new/NAME, which came from $4.
+# check_file SUM BYTES NAME FROM: checks $tmp/new/NAME, which came from FROM.
 check_file()
 {
     local sum=$1 bytes=$2 name=$3 from=$4 has

@@ -217,7 +217,7 @@ end_left()
     done
 }
 
-# Runs the check, and records its result in the log (for watch only a new one). A solved exercise stays solved.
+# Runs the check, and logs its result (under watch, only if it has changed). A solved exercise stays solved.
 check()
 {
     local status=0 result=solved limit=${DDP_EXERCISE_LIMIT:-120} scratch=$work/.build/$id/run

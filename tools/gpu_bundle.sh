@@ -96,7 +96,7 @@ newest()
 mapfile -t carried < <(find "$to/lib" -type f)
 cache() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 defined() { sed -nE "s/^#define $2 ([0-9]+).*/\1/p" "$1" 2>/dev/null | head -1; }
-# version FOLDER FILE PREFIX
+# version FOLDER FILE PREFIX LEVEL: a library's version, from its header FILE; CMake's cache has the path of FOLDER.
 version()
 {
     local file
@@ -115,7 +115,7 @@ version()
     echo "cuDNN: $(version CUDNN_INCLUDE_DIR cudnn_version.h CUDNN LEVEL)"
     echo "NCCL: $(version NCCL_INCLUDE_DIR nccl.h NCCL '')"
     echo "architectures: $(cache CMAKE_CUDA_ARCHITECTURES)"
-    # what gloo_reduce.c of cuda-gloo may use: it is compiled for DDP_MARCH
+    # instructions that gloo_reduce.c of cuda-gloo may use: it is compiled for DDP_MARCH
     echo "cpu: $(sed -n 's/^flags.*: //p' /proc/cpuinfo | head -1 | tr ' ' '\n' |
         grep -E '^(avx|fma|bmi|f16c)' | grep -v vp2intersect | sort | paste -sd' ')"
 } >"$to/about"

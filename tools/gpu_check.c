@@ -166,7 +166,7 @@ static void collect(const Job *job, Results *results)
     free(grads);
 }
 
-// first: from a step as train takes its first; third: from the third, which a GPU replays.
+// first: the first step's results; third, if not NULL: those of the third, which a GPU replays.
 static void take_steps(Job *job, const char *arch, int channels, int per_row, Results *first,
                        Results *third)
 {

@@ -284,7 +284,7 @@ def find_units(lanes, name):
 
 
 def choose_window(lanes, name=None, first=None, count=1):
-    """-> begin, end, title: count units from number first on (1, 2, ...), or a typical one."""
+    """-> begin, end, title: of `count` units from number `first` on (1, 2, ...), or of a typical one."""
     units, what = find_units(lanes, name), name or ("step" if count == 1 else "steps")
     if not units and not name and first is None:
         spans = list(itertools.chain(*lanes.values()))

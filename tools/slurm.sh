@@ -152,7 +152,7 @@ write_files()
 # --- in the cluster -------------------------------------------------------------------------------------------------
 # Functions that run in the keeper and in process 1 of each node. $mode is "hosts" (with namespaces) or "loopback".
 
-# pass_on VARIABLE...: for functions that run in a new process, as "$self" inside FUNCTION.
+# pass_on VARIABLE...: exports these variables to functions that run in a new process, as "$self" inside FUNCTION.
 pass_on()
 {
     DDP_SLURM_SETTINGS=$(declare -p "$@")
@@ -398,7 +398,7 @@ parse_start()
     number "the number of nodes" "$nodes" 1 32
 }
 
-# number WHAT VALUE LEAST MOST
+# number WHAT VALUE LEAST MOST: ends the script unless VALUE is a number from LEAST to MOST.
 number()
 {
     if ! [[ $2 =~ ^(0|[1-9][0-9]{0,3})$ ]] || (($2 < $3 || $2 > $4)); then

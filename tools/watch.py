@@ -34,8 +34,8 @@ class Tail:
         self.forgets, self.marks = forgets, collections.deque()     # (time, offset)
 
     def forget(self, file):
-        """Frees the disk blocks of what is older than MINUTES. The size stays, so that writers are not disturbed; without
-        such holes in the file system, all stays."""
+        """Frees the disk blocks of what is older than MINUTES. The size stays, so that writers are not disturbed. A
+        file system without such holes frees nothing."""
         now, old = time.monotonic(), None
         if self.forgets and (not self.marks or now > self.marks[-1][0] + 1):
             self.marks.append((now, self.offset))

@@ -167,7 +167,7 @@ class Run:
 
 class Prediction:
     """scaling_model with this run's numbers. Where the run waited longer than the model says, the rest of the wait
-    stays; where it waited less, all waits are shorter by this factor."""
+    stays; where it waited less, all waits are shorter by the same factor."""
 
     def __init__(self, run):
         self.run, self.model = run, load_model()

@@ -38,7 +38,7 @@ LENET_STEPS, LENET_ROWS, SEED = 20, 32, 1
 
 
 def make_convnet(folder):
-    """States along a run, each with the first calm batch from its step on."""
+    """States along a run, each with the first batch from its step on that is calm (ref.is_calm)."""
     images, labels = ref.load_fashion()
     order = ref.epoch_order(len(images), SEED, 0)
 

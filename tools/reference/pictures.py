@@ -8,7 +8,7 @@ tests/reference/pictures.txt
     picture NAME WIDTH HEIGHT CRC BYTES   CRC-32 of the pixels of convert("RGB"); Pillow accepts the
                                           file if at least its first BYTES bytes are there
 tests/reference/resize.txt
-    resize X Y W H  WIDTH HEIGHT  X Y W H  CRC    crop, resize, crop of the picture that pattern() is
+    resize X Y W H  WIDTH HEIGHT  X Y W H  CRC    crop, resize, crop of pattern()'s picture
     center WIDTH HEIGHT SHORTER SIDE  WIDTH HEIGHT  X Y   Resize and CenterCrop
     random WIDTH HEIGHT  NINE NINE NINE   deciles of RandomResizedCrop's boxes: area as a part of the
                                           picture's, width / height, x as a part of what is free

@@ -365,8 +365,8 @@ def all_steps(model, momentum, images, labels):
     return first, (loss64, f64), far
 
 
-# torch.autocast's types on the CPU, with their loss scales. GradScaler's first, 65536, makes one of
-# PyTorch's gradients infinite here and is halved then; where it stops does not change the digits.
+# torch.autocast's types on the CPU, with their loss scales. GradScaler begins with 65536, which makes one
+# of PyTorch's gradients infinite here; then it is halved. Where it stops does not change the digits.
 AUTOCAST = {"bf16": (torch.bfloat16, 1.0), "f16": (torch.float16, 1024.0)}
 
 
@@ -426,8 +426,8 @@ def one_rank(rank, world, folder, model, momentum, images, labels):
 
 def in_ranks(world, model, momentum, images, labels):
     """all_steps with DistributedDataParallel: `world` processes, each with a part of the
-    batch (torch.chunk) and its own statistics. What is returned is rank 0's. nn.DataParallel does
-    the same on so many devices: its loss is the mean over all rows, and these parts are equal."""
+    batch (torch.chunk) and its own statistics. What is returned is rank 0's. nn.DataParallel on
+    `world` devices computes the same: its loss is the mean over all rows, and the parts are equal."""
     if world == 1:
         return all_steps(model, momentum, images, labels)
     assert len(images) % world == 0
