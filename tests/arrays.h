@@ -71,7 +71,7 @@ static inline double *random_numbers(Type of, size_t count, int key)
 
 static inline Shape row(size_t count) { return (Shape){ 1, (int)count, 1, 1, 1 }; }
 
-// Where an activation of this shape has element i of torch's order.
+// The index, in an activation of this shape, of the element that is number i in torch's order.
 static inline size_t place(Shape s, size_t i)
 {
     size_t plane = (size_t)s.h * s.w, c = i / plane % s.c, n = i / plane / s.c;

@@ -20,7 +20,7 @@ enum { TEST_SKIPPED = 77 }; // CTest and tests/run.sh count this exit status as 
 
 static _Atomic int test_passed, test_failed; // atomic: some tests have threads
 
-// Defines a test, as a constructor: these run in the order of their numbers, here those of the lines.
+// Defines a test. Constructors list the tests, in the order of their lines.
 #define TEST(name)                                                                                 \
     static void name(void);                                                                        \
     __attribute__((constructor(1000 + __LINE__))) static void name##_is_a_test(void)               \
@@ -38,7 +38,7 @@ static inline void test_all(void)
         test_list[i]();
 }
 
-// The code under test may call exit(0). So a program that has made a check fails unless it reaches test_done.
+// The code under test may call exit(0). So once a program has begun to check, it fails if it does not reach test_done.
 static pid_t test_process;
 static int test_reached_done;
 

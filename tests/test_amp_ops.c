@@ -83,7 +83,7 @@ static void loss_in_parts(const Batch *b, Scalars *scalars, Stats *stats)
         part_loss(b, from, scalars, stats, true);
 }
 
-// Expects b's gradients times `scale` (0: does not look), and b's statistics, added to those of `before` (NULL: none).
+// Expects b's gradients times `scale` (0: any gradients), and b's statistics, added to those of `before` (NULL: none).
 static void expect_batch(const char *what, const Batch *b, const Batch *before, double scale,
                          const Stats *there)
 {
@@ -213,8 +213,8 @@ TEST(the_loss_scale_adapts)
 
 enum { SCALED = 1031 };
 
-// Scales gradients in two pieces, as buckets are, the second first. odd: one of the
-// gradients; bad: scaled, it is not finite.
+// Scales gradients in two pieces, as buckets are, the second first. odd: the value of one gradient;
+// bad: this value is no longer finite when it is scaled.
 static void check_scale(Stream *stream, float loss_scale, float factor, double odd, bool bad)
 {
     float *grads = random_floats(SCALED, 7, loss_scale);

@@ -217,7 +217,7 @@ TEST(options_without_effect)
     dependent = false;
 }
 
-// A preset's values are defaults: files and the command line override them, and a value without effect is no error.
+// A preset's values are defaults: files and the command line override them, and it is no error if one has no effect.
 TEST(presets)
 {
     static const char *const lines[][2] = {

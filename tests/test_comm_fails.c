@@ -36,7 +36,8 @@ static int lose_rank_1(void *arg, const World *world)
     return 0;
 }
 
-// The ranks give a supervisor time to end them, and to name the rank that died. (test_crashes.sh has supervisors.)
+// The ranks do not know whether there is a supervisor, which would end them and name the rank that died. So they wait
+// for one before they end. (test_crashes.sh has supervisors.)
 TEST(ranks_report_a_loss_without_a_supervisor)
 {
     enum { RANKS = 3 };

@@ -2,7 +2,7 @@
 // without a GPU. ctest: TIMEOUT 240 BACKENDS cuda SANITIZERS none
 //
 // cuDNN can make plans from the description of a device, so this test can request the plans that
-// the CUDA backend will request there, with the same functions and rules. It cannot show that
+// the CUDA backend will request on that device, with the same functions and rules. It cannot show that
 // a plan computes the right result; test_ops does, on a GPU.
 #include "test.h"
 
@@ -13,7 +13,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-// The figures that differ, from NVIDIA's tables.
+// What differs between the devices, from NVIDIA's tables.
 typedef struct DeviceFacts {
     const char *name;
     int version, processors, threads, blocks, shared, l2_mb, memory_gb, clock_mhz, memory_mhz, bus_bits;
@@ -77,7 +77,7 @@ enum { MAX_PROBLEMS = 1000 };
 typedef struct Wanted {
     ConvProblem problem;
     bool needs_dx;
-    char name[96];          // the first layer that has it
+    char name[96];          // the first layer with this problem
 } Wanted;
 
 static Wanted wanted[MAX_PROBLEMS];
@@ -87,7 +87,7 @@ static void want(const OpSpec *spec, cudnnDataType_t dtype, const char *arch, co
 {
     ConvProblem problem = conv_problem(spec, dtype);
     if (conv_is_product(&problem)) {
-        product_count++;    // uses cuBLASLt, which cannot plan without the device
+        product_count++;    // for cuBLASLt, which cannot plan without the device
         return;
     }
     for (int i = 0; i < wanted_count; i++)

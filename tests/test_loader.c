@@ -264,7 +264,7 @@ TEST(batches_of_pictures)
     corpus_open(&data, "corpus", "stop");
     expect_epochs(&data.train, (Shape){ 0, 3, 32, 32, 1 }, &data.augment);
 
-    // Without workers the caller makes the batch, eight pictures at a time. All of this is waiting.
+    // Without workers the caller makes the batch, eight pictures at a time. All of this time counts as waiting.
     LoaderConfig config = { { data.train.count, 3, 32, 32, 1 }, data.augment, 0, false };
     Loader *loader = loader_new(device, &data.train, &config);
     int complete = 0;

@@ -8,7 +8,7 @@
 
 static cpu_set_t all;
 
-// The kernel's description of one device, in a tree of our own.
+// Imitates /sys with one device, which is next to these cores. Returns the directory.
 static const char *describe(const char *cores)
 {
     char path[4096];

@@ -23,7 +23,7 @@ static void train(const char *arch, int channels, Type type)
 
 typedef struct Limit {
     const char *name;
-    int seen;               // the instruction set under the previous limit
+    int seen;               // the instruction set that oneDNN chose under the previous limit
 } Limit;
 
 static void train_all(const void *arg)

@@ -14,7 +14,7 @@
 static bool cuda;
 static Type type;           // of the activations
 
-// The shape of c channels between two layers, blocked as a convolution's output.
+// The shape of an activation with c channels between two layers, blocked as a convolution's output.
 static Shape flowing(int n, int c, int h, int w)
 {
     OpSpec spec = { OP_CONV, { n, 3, h, w, ops_input_block(ops, 3), type }, c, 1, 1, 1, 0 };

@@ -16,7 +16,7 @@ static bool replace(const char *path, const char *text, Error *err)
     return replace_commit(out, path, err);
 }
 
-// A child that locks the file, despite what a killed one left, and opens it to write. kill_child ends it.
+// Starts a child that locks the file, despite what a killed one left, and opens it to write. kill_child ends it.
 static pid_t lock_in_child(const char *path)
 {
     Error err = { "", "" };

@@ -109,7 +109,7 @@ TEST(lenet_run)
     model_free(model);
 }
 
-// Gradients that reference.py also generates. bad: each tensor's first one is infinite.
+// Gradients that reference.py also generates. bad: the first gradient of each tensor is infinite.
 static void set_gradients(const Model *model, uint64_t seed, bool bad)
 {
     float *arena = xcalloc(model->param_count, sizeof *arena);

@@ -505,7 +505,7 @@ TEST(a_death_is_named_before_all_have_joined)
     expect_lines(2);
 }
 
-// The run ends while rank 1 receives an answer: the rest of the answer must come before OVER.
+// The run ends while rank 1 receives an answer: the rest of the answer must come before the message of the end.
 TEST(the_end_does_not_cut_an_answer)
 {
     static char zeros[STORE_MOST];

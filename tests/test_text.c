@@ -41,7 +41,7 @@ TEST(tokens_are_the_bytes_that_occur)
     data_close(&data);
 }
 
-// The block decides what a sample is, so the checksum and the order depend on it, as on the text.
+// The checksum and the order depend on the text and on the number of tokens in a sample (18, 19).
 TEST(fingerprints)
 {
     Data a, b, c;

@@ -55,7 +55,7 @@ static const struct Case {
     { { [1] = { .ended = 0.5, .status = EXIT_USAGE * EXITED } }, .status = EXIT_USAGE, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_DIVERGED * EXITED } }, .status = EXIT_DIVERGED, .words = "" },
 
-    // Without .status it is no fault: all are done, a rank is watched elsewhere, or the program sends no heartbeats.
+    // No fault, in the rows without .status: all are done, a rank is watched elsewhere, or none sends heartbeats.
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = 130 * EXITED },
         { .done = true, .ended = 1 } }, .words = "" },
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = EXITED } },

@@ -3,7 +3,7 @@
 //   tool_compare_weights OURS WANTED TOLERANCE [KIND]
 //
 // Compares each f32 tensor of OURS, except SGD's momentum, with that of WANTED. Exits with 0 if it has
-// compared at least one, each is off by at most TOLERANCE times the largest entry of WANTED's, and both files
+// compared at least one, each is off by at most TOLERANCE times the wanted one's largest entry, and both files
 // have the same number of tensors. KIND: compares only tensors whose name contains this text. Prints the name
 // of the tensor that is furthest off.
 #include "check.h"

@@ -25,7 +25,7 @@
 //     access of a kernel; shared memory without a barrier; a workspace that is too small
 //   - using CUDA before a fork; ranks that call different collectives
 //
-// It cannot show:
+// The mock cannot show:
 //
 //   - speed
 //   - what the real libraries accept, choose and round (TF32, the order of sums), how they fail, whether NCCL hangs

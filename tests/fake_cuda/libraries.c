@@ -197,7 +197,7 @@ static size_t tensor_bytes(const Tensor *t)
     return (size_t)(last + 1) * number_bytes(t->type);
 }
 
-// Calls the code with `at`, the number's place in the tensor, and `i`, its place in (n, h, w, c).
+// Runs the last argument for each number; `at` is the number's place in the tensor, `i` that in (n, h, w, c).
 #define FOR_EACH_NUMBER(t, i, at, ...)                                                            \
     do {                                                                                          \
         size_t i = 0;                                                                             \
@@ -485,7 +485,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// A matrix in memory with a distance of `ld` between columns or, if transposed, between rows; the first of a batch.
+// The first matrix of a batch. The distance between columns or, if transposed, between rows is `ld`.
 typedef struct Matrix {
     void *p;
     Layout layout;

@@ -261,7 +261,7 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
     return enqueue((Job){ comm, { GATHER_ALL, count, type, 0, -1 }, from, to }, stream);
 }
 
-// --- sends and receives: only in groups that are a gather ----------------------------------------
+// --- sends and receives: only in a group that gathers --------------------------------------------
 
 static _Thread_local Job group;
 static _Thread_local cudaStream_t group_stream;

@@ -327,7 +327,7 @@ static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
     return cudaSuccess;
 }
 
-// Waits for the device, as cudaFree does.
+// Waits for the device, as cudaFree does, and frees the memory.
 static cudaError_t release(void *p, Kind kind, const char *name)
 {
     fake_not_in_capture(name);
@@ -595,7 +595,7 @@ static void check_direction(enum cudaMemcpyKind direction, Kind to, Kind from)
 
 // A copy to or from pageable memory may wait for the stream. The watchdog cannot see that wait, so
 // the program must have waited before. Pageable memory is read late, as CUDA may do. Host memory
-// that is written holds garbage at first, so that reading it without a wait is noticed.
+// gets garbage before it gets the data, so that a program that reads it without a wait is noticed.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind direction,
                             cudaStream_t stream)
 {

@@ -1,9 +1,9 @@
 // fuzz_config.c - libFuzzer target: the input is a config file. It must be refused, or leave each
-// option with a value that is allowed and reads back as the same value (unless one has a #).
+// option with a value that is allowed and reads back as the same value (unless a value has a #).
 #include "fuzz.h"
 #include <setjmp.h>
 
-// A refusal ends the program: here it ends the attempt, without its message.
+// args.c refuses a file with a message and exit(). Here that prints nothing and ends only the attempt.
 static jmp_buf refused;
 static _Noreturn void refuse(void) { longjmp(refused, 1); }
 #define exit(status) refuse()

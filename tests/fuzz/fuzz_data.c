@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     char path[64];
     int fd = file_make(bytes + 1, size - 1, path);
-    most_memory = size * 1032 + (1 << 20); // deflate's limit, and buffers
+    most_memory = size * 1032 + (1 << 20); // deflate's highest ratio; buffers
     switch (bytes[0] % 4) {
     case 0: labels_try(path); break;
     case 1: idx_try(path, "no labels"); break;

@@ -1,5 +1,5 @@
 // fuzz_text.c - libFuzzer target: the input's first byte chooses the length of a window, and whether the
-// rest, a text, is a list of words. The text must be refused, or each token in a window stands for its byte.
+// rest, a text, is a list of words. Unless the text is refused, each token must stand for its byte.
 #include "data/formats.h"
 #include "fuzz.h"
 
