@@ -351,7 +351,7 @@ typedef struct Outcome {
     const char *kind;
     int column;
     const ModelTensor *tensor;
-    int rank;                   // of the tensor: tensor_rank
+    int rank;                   // tensor_rank(model, tensor)
     const float *ours;
 } Outcome;
 

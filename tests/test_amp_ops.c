@@ -349,8 +349,8 @@ static void sgd_plain(size_t count, size_t grad_count, const float *grads, doubl
     }
 }
 
-// Clips gradients of up to `size` to `clip` times their norm. Without Nesterov's momentum, the last
-// parameters have no gradient.
+// Updates parameters with gradients of up to `size`, clipped to `clip` times their norm. If `nesterov` is
+// false, the last parameters have no gradient.
 static void check_clip(float size, double clip, bool nesterov, bool skip)
 {
     enum { COUNT = 5003 };

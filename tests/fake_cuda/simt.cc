@@ -38,7 +38,7 @@ struct Thread {
     Fiber *fiber;
     int shuffles;               // so far
     bool predicate;
-    alignas(16) char said[2][16];   // its values in this shuffle and in the previous one
+    alignas(16) char said[2][16];   // the values that it has shown in this shuffle and the previous one
 };
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   // one kernel runs at a time, and owns the variables below
