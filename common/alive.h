@@ -57,7 +57,7 @@ void alive_bequeath(int descriptor, int number);
 bool alive_inherit(void);
 
 void alive_copy(Alive *to, const Alive *from);
-// Has the page had a beat, or a timeout? False for programs other than ours.
+// Has the page's process sent a beat or set its timeout? False for programs other than ours.
 bool alive_seen(const Alive *page);
 const Alive *alive_here(void);
 
@@ -83,7 +83,7 @@ typedef struct AliveOutside {
 } AliveOutside;
 void alive_outside_begin(AliveOutside *wait);
 void alive_outside_end(AliveOutside *wait);
-void alive_outside_changed(void);   // call it if a text has changed
+void alive_outside_changed(void);   // call it when the text of a wait has changed
 
 void alive_joined(void);
 void alive_step(int64_t epoch, int64_t step);

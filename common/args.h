@@ -25,7 +25,7 @@ typedef enum ArgType {
     ARG_DOUBLE, // double
     ARG_STRING, // const char *
     ARG_CHOICE, // const char *, one of choices ("a|b|c")
-    ARG_LIST,   // const char *, "2": from min to max; or "0,2": rising integers below max
+    ARG_LIST,   // const char *, "2": a count from min to max; or "0,2": rising integers below max
     ARG_PAIR,   // const char *, "0.9,0.99": two numbers within min and max
 } ArgType;
 

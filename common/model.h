@@ -23,7 +23,7 @@ typedef struct ModelConfig {
     const char *vocabulary; // of a text: its tokens (Data)
 } ModelConfig;
 void model_options(Args *args, const char **arch, GptConfig *gpt);
-// Exits if sizes contradict each other. Call it after args_parse.
+// Exits if --width is not a multiple of --heads. Call it after args_parse.
 void model_check_options(const Args *args, const GptConfig *gpt);
 
 typedef enum { MODEL_WEIGHT, MODEL_VECTOR, MODEL_BUFFER, MODEL_COUNTER } ModelKind;

@@ -56,7 +56,7 @@ typedef struct StepSettings {
     float clip_norm;    // gradients with a larger norm are scaled down to it; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
     int64_t step;       // from 1; skipped steps count
-    int32_t rows_of_batch;  // the loss's mean is over these, of several calls; 0: over each call's
+    int32_t rows_of_batch;  // in the loss's mean, of several calls; 0: the rows of each call
 } StepSettings;
 
 typedef struct LossScale {
@@ -310,8 +310,8 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
 // counts as 0, and *overflow becomes 1.
 void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
                int64_t *sums, int64_t *overflow);
-// values = factor * sums / 2^40. If *overflow is not 0, the first value becomes infinite. overflow:
-// or NULL.
+// values = factor * sums / 2^40. If *overflow is not 0, the first value becomes infinite. overflow
+// may be NULL.
 void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, double factor,
                 const int64_t *overflow, float *values);
 

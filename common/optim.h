@@ -13,14 +13,14 @@ typedef struct OptimConfig {
     const char *milestones; // multistep: "60,120,160", in epochs
     double gamma;           // step, multistep: factor of each decay
     double min_lr;          // cosine: the rate at its end, if less than lr
-    int cosine_steps;       // cosine: steps until then; 0: all of the run's
+    int cosine_steps;       // cosine: steps until its end; 0: all of the run's
     double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch,
     int warmup_steps;       // plus this many steps
     const char *lr_scale;   // linear: multiply lr by the number of ranks
 } OptimConfig;
 OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);
-// For programs that use optim_lr_of_ranks.
+// Adds --lr-scale, for programs that use optim_lr_of_ranks.
 void optim_scale_options(Args *args, OptimConfig *config);
 // After args_parse: --lr-scale linear warms up over 5 epochs if no warm-up is given.
 void optim_default_warmup(const Args *args, OptimConfig *config);

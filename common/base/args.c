@@ -70,7 +70,7 @@ static json_t *value_json(const Option *option)
 {
     json_t *text = is_text(option) ? json_string(*(const char **)option->value) : NULL;
     if (is_text(option))
-        return text ? text : json_null();       // there is none, or it is not UTF-8
+        return text ? text : json_null();       // there is no text, or it is not UTF-8
     if (option->type == ARG_FLAG)
         return json_boolean(number_of(option));
     return option->type == ARG_DOUBLE ? json_real(number_of(option))
@@ -617,7 +617,7 @@ void args_parse(Args *args, int argc, char **argv)
               "read options from this file, a key = value a line; may be repeated", .local = true },
             { "print-config", 0, ARG_FLAG, &config.print, NULL,
               "print all options as a file for --config, and exit", .local = true }));
-    for (int j = 1; j < argc && !args->operands; j++)   // before files are read: prints defaults
+    for (int j = 1; j < argc && !args->operands; j++)   // first, so that --help prints defaults
         if (is_help(argv[j]))
             print_help(args);
     if (!args->operands)

@@ -32,7 +32,7 @@ static const char directory_hint[] = "give a file in a directory that exists and
 static void remove_files(void)
 {
     static atomic_flag once = ATOMIC_FLAG_INIT;
-    bool again = atomic_flag_test_and_set(&once);   // by now a later run may own the lock files
+    bool again = atomic_flag_test_and_set(&once);   // not twice: the locks may be a later run's
     for (int i = 0; i < lock_count && !again; i++)
         unlink(locks[i]);
     if (atomic_exchange(&is_there, false))

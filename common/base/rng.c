@@ -52,7 +52,8 @@ static uint32_t twister_next(Twister *mt)
 }
 
 // Fisher and Yates, from the front. Like PyTorch it uses 32 bits of the seed and a plain remainder
-// (its bias is below count / 2^32). From TORCH_LIMIT on PyTorch uses a different algorithm.
+// (its bias is below count / 2^32). Fails for TORCH_LIMIT samples or more, for which PyTorch uses a
+// different algorithm.
 void torch_randperm(uint64_t seed, int count, int32_t *out)
 {
     enum { TORCH_LIMIT = (int)(UINT32_MAX / 20) };

@@ -48,8 +48,8 @@ static struct {
 
 // --- events --------------------------------------------------------------------------------------
 
-// B begins a span (arg: its call) and E ends it, at us (microseconds). M names a process or a
-// thread `arg`.
+// ph: B begins a span, whose call is `arg`, and E ends it, at `us` (microseconds). M gives a
+// process or a thread the name `arg`.
 static void write_event(char ph, int tid, double us, const char *name, const char *arg)
 {
     FILE *out = trace.file;

@@ -242,8 +242,8 @@ static bool check_type(const StTensor *there, const StTensor *wanted, const StFi
     return false;
 }
 
-// Files of old PyTorch versions lack the counters, and files of old versions of ddp.c the newer
-// fields: these become 0.
+// Files of old PyTorch versions lack num_batches_tracked, and files of old versions of ddp.c the
+// newer fields: these become 0.
 static bool import_contents(const Contents *c, const StFile *file, Error *err)
 {
     for (int i = 0; i < c->count; i++) {

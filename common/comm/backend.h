@@ -46,7 +46,7 @@ struct Comm {
 // --- the backend, besides comm.h's constants and calls with a stream -----------------------------
 
 void backend_connect(Comm *comm, const World *world);
-void backend_free(Comm *comm);  // after a barrier that all have reached, unless one is gone
+void backend_free(Comm *comm);  // after a barrier of all ranks, unless a rank is gone
 // The host waits for all ranks, at most this long (0: no limit of its own). Returns NULL, or an
 // error if a rank is gone or late.
 const char *backend_barrier(Comm *comm, double seconds);

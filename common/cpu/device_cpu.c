@@ -37,12 +37,12 @@ struct Stream {
     Device *device;
     void *scratch;              // for the task that runs
     size_t scratch_bytes;
-    bool beside;                // the stream has a thread, for which all below is
+    bool beside;                // the stream has a thread; all fields below are for it
     char name[24];
     pthread_t thread;
     pthread_mutex_t lock;       // for all fields below
     pthread_cond_t changed;     // a task was queued, a task is done, or the stream ends
-    Task *first, **last;        // not started
+    Task *first, **last;        // the tasks that have not started
     uint64_t queued, done;      // tasks, since the stream was made
     bool ending;
 };

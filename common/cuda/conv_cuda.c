@@ -131,7 +131,7 @@ static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass, 
     return &tuned->plan;
 }
 
-// --- making it -----------------------------------------------------------------------------------
+// --- making a convolution ------------------------------------------------------------------------
 
 // If each image of x is one row of `features` numbers and matrices are row-major:
 //

@@ -47,10 +47,10 @@ struct Device {
     int major;                  // its compute capability, without the part after the point
     Stream compute;
     bool never_record;          // replay_run calls the step each time
-    void (*while_waiting)(void); // called while the host waits for it; or NULL
+    void (*while_waiting)(void); // called while the host waits for the device; or NULL
     cudaStream_t fills;         // zeroes new memory; never recorded
     cudaEvent_t step[3];        // of the step that is being measured: begin, first message, end
-    bool measures, is_quiet, sends; // of it: its end is enqueued; no message yet; one was sent
+    bool measures, is_quiet, sends; // its end is enqueued; no message yet; one was sent
     pthread_mutex_t lock;       // of blocks, and of the measurement
     struct Block *blocks;
     size_t bytes, peak_bytes;

@@ -343,7 +343,7 @@ void conv_plan_free(ConvPlan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-// --- running it ----------------------------------------------------------------------------------
+// --- running a plan ------------------------------------------------------------------------------
 
 void conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
                    void *workspace)

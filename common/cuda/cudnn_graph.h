@@ -48,7 +48,7 @@ typedef struct PlanRules {
     cudnnHandle_t handle;               // of the device that will run the plan; or NULL,
     cudnnBackendDescriptor_t profile;   // and this describes the device
     bool tf32, deterministic;           // as in OpsConfig
-    float (*time)(const ConvPlan *plan, void *arg); // runs it; or NULL: see conv_plan_new
+    float (*time)(const ConvPlan *plan, void *arg); // returns ms; or NULL: see conv_plan_new
     void *time_arg;
 } PlanRules;
 

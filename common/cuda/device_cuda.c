@@ -550,7 +550,7 @@ void device_message(Device *device)
     device->is_quiet = false;
 }
 
-// Returns false if the step ran for the first time: if steps are recorded, with this key.
+// Returns false if this was the step's first run (with this key, if steps are recorded).
 static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
     bool records = replay->keys > 0 && !replay->device->never_record;

@@ -45,8 +45,8 @@ struct OnlyF32 {
     template <class F> static void each_type(Type, F f) { f(Number<TYPE_F32>()); }
 };
 
-// A thread's share of a loop: calls f(i) for i = first, first + step, ... below end. In a group
-// there is no branch, so all its loads wait for memory together.
+// A thread's share of a loop: calls f(i) for i = first, first + step, ... below end. Between the
+// GROUP calls of a group there is no branch, so all their loads wait for memory together.
 constexpr int GROUP = 4;
 template <class F> __device__ void for_share(size_t first, size_t step, size_t end, F f)
 {

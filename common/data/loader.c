@@ -115,7 +115,7 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
         WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
-    // If one rank has only a few pictures, they may all be bad by chance.
+    // The run also ends if many pictures are all bad; a rank's few may be bad by chance.
     bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
     if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check that these files are pictures",

@@ -139,8 +139,8 @@ static void jpeg_read_rows(Jpeg *jpeg)
         if (row == spare)
             cmyk_to_rgb(row, rgb, at->width);
     }
-    // Most complete files end with this marker. In any other a row may be missing, and then Pillow
-    // fails. So we read the rows after the wanted part, too.
+    // Most complete files end with the marker EOI. In any other a row may be missing, and then
+    // Pillow fails. So we read the rows after the wanted part, too.
     const uint8_t *end = jpeg->job->bytes + jpeg->job->size;
     if (end[-2] != 0xFF || end[-1] != JPEG_EOI)
         while (info->output_scanline < info->output_height)

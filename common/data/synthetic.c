@@ -126,7 +126,7 @@ static void image_make(const Job *job, int index)
     Layer strong = layer_of(label, size, where.v[0], strength);
     Layer weak = layer_of(other, size, where.v[1], strength * (int)(what.v[3] >> 24) / 256);
 
-    uint64_t blocks = 2; // of noise: `what` and `where` are blocks 0 and 1
+    uint64_t blocks = 2; // of random bits so far: `what` and `where`
     uint8_t *out = job->set->inputs + (size_t)index * CHANNELS * size * size;
     for (int row = 0; row < CHANNELS * size; row++, out += size) {
         const int8_t *strong_row = layer_row(job, &strong, row / size, row % size);

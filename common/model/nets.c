@@ -122,7 +122,7 @@ static int gpt_linear(Net *net, int in, const char *name, int outputs, bool bias
 //   output = z + dropout(linear(GELU(linear(norm(z)))))
 static int gpt_block(Net *net, const GptConfig *c, int x)
 {
-    double residual = 0.02 / sqrt(2.0 * c->layers);     // 2 * layers such sums
+    double residual = 0.02 / sqrt(2.0 * c->layers);     // a gpt adds to x 2 * layers times
     int y = net_row_norm(net, x, "ln_1");
     y = gpt_linear(net, y, "attn.c_attn", 3 * c->width, true, 0.02);
     y = net_attention(net, y, c->heads);

@@ -41,7 +41,7 @@ INLINE At pixel_at(const Shape *s, const Place *p, int h, int w, At at)
     return at;
 }
 
-// For place_of, which computes with 32 bits.
+// The matrix of an activation, which must be small enough for place_of's 32 bits.
 static inline Matrix planes_of(Shape s)
 {
     Matrix m = { s.type, (size_t)s.n * s.h * s.w, (size_t)s.c, (size_t)s.block,

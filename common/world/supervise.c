@@ -237,7 +237,8 @@ int supervise(Supervisor *s)
     return s->status;
 }
 
-// In a thread of a rank. Many clusters' kernels are too old for pidfd_open.
+// In a thread of a rank: ends the rank when its launcher has died. (Many clusters' kernels are too
+// old for pidfd_open.)
 static void *wait_for_death(void *launcher)
 {
     while (kill((pid_t)(intptr_t)launcher, 0) == 0 || errno == EPERM)

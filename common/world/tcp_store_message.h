@@ -57,8 +57,8 @@ typedef struct Welcome {                // about rank 0
     char host[STORE_NAME];
 } Welcome;
 
-// A thread that runs until it is freed. It takes over the listening socket, and `own`: the server's
-// end of the connection to rank 0 itself.
+// The server, a thread that runs until it is freed. It takes over the listening socket, and `own`:
+// its end of the connection to rank 0 itself.
 typedef struct TcpStoreServer TcpStoreServer;
 TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own);
 void tcp_store_server_free(TcpStoreServer *server);

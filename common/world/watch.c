@@ -323,7 +323,7 @@ int watch_judge(Watch *w, double now)
 void watch_slowest(const Watch *w, char text[ALIVE_DOING])
 {
     const Alive *first = w->ranks[0].alive;
-    double all = 0, most[3] = { 0 };        // ms: for data, of its own, both
+    double all = 0, most[3] = { 0 };        // ms: waiting for data, then working; their sum
     int slowest = 0;
     text[0] = '\0';
     for (int i = 0; i < w->size; i++) {
@@ -341,7 +341,7 @@ void watch_slowest(const Watch *w, char text[ALIVE_DOING])
     double step = 1e3 * first->spent / (double)(first->steps - 1);
     double others = (all - most[2]) / fmax(w->size - 1, 1);
     char own[64] = "";
-    if (most[1] > 0)                        // else recorded steps hide it
+    if (most[1] > 0)                        // 0: recorded steps hide it
         snprintf(own, sizeof own, " and %.1f ms until its first message", most[1]);
     if (w->size > 1 && most[2] > others + 0.1 * step)
         snprintf(text, ALIVE_DOING, "rank %d (%.70s): %.1f ms for data%s, in a step of %.1f ms; the"

@@ -18,7 +18,7 @@ const bool comm_shares_devices = false;
 struct Backend {
     ncclComm_t nccl;
     Stream *stream;         // for barriers
-    float *summed;          // by barriers: a number on the device
+    float *summed;          // a number on the device, which barriers sum
     Call last;              // the call that was enqueued last, or recorded last
     bool abandoned;         // a rank has not come to the barrier
     Comm *next;
