@@ -11,6 +11,7 @@ begin()
 {
     local steps=$1
     shift
+    rm -f begun     # else the steps of an earlier run may be found there, before this one has begun
     "$BUILD/01_single_gpu/train" "$@" >begun 2>&1 &
     pid=$!
     until_so 60 grep "step:.*\[ *$steps/" begun

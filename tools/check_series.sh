@@ -6,8 +6,8 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
 . "$root/tools/steps.sh"
 
-# Limits from one step to the next: changed lines (removed plus added) and hunks of train.c; lines of any other file;
-# total lines of new reading.
+# Limits: from one step to the next, changed lines (removed plus added) and hunks of train.c; the length of every other
+# .c and .h file; the lines of a step that a reader of the step before has not read.
 max_changed=60 max_hunks=10 max_file=350 max_reading=750
 # Files and steps with different limits.
 limits='

@@ -483,7 +483,7 @@ cmd_run()
     enter head "$@"
 }
 
-# check_node K: sets $node to its name.
+# check_node K: sets $node to nodeK. Ends the script if there is no such node. K may also be nodeK.
 check_node()
 {
     find_cluster

@@ -129,7 +129,8 @@ static FILE *open_file(const char *path)
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
     CHECK(fd >= 0, "give --trace a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
-    CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), "", "%s: not a regular file", path);
+    CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), "choose another file for --trace",
+          "%s: not a regular file", path);
     if (among.run[0])
         snprintf(first, sizeof first, "[\n{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"run\","
                  "\"args\":{\"name\":\"%s\"}},\n", among.run);

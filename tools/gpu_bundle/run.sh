@@ -335,7 +335,8 @@ check_nccl_2_sync_bn() { two_gpus; ranks_twice cuda 2 07_dist_eval --amp off --s
 
 # --- profiles -----------------------------------------------------------------------------------------------------
 
-# profile OPTION... COMMAND...: by ncu. Skipped without ncu, or if only root may read the counters.
+# profile OPTION... COMMAND...: runs COMMAND under ncu, with these OPTIONs of ncu. Skipped without ncu, or if only root
+# may read the counters.
 profile()
 {
     local ncu
