@@ -14,8 +14,9 @@ typedef struct RendezvousConfig {
 void rendezvous_options(Args *args, RendezvousConfig *config);
 
 // Finds this process's rank and the world size: on the command line, in the variables that torchrun
-// and launch set, or from Open MPI; without any of these, the process is alone. Then connects the
-// ranks. Fails unless all are the same program with the same options, except local ones (args.h).
+// and launch set, or from Open MPI; without any of these, the process is alone.
+// Then connects the ranks. Fails unless all are the same program with the same options, except
+// local ones (args.h).
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);
 // Call it when this rank no longer needs the others.
 void rendezvous_end(World *world);

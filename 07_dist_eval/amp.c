@@ -65,7 +65,7 @@ void amp_check_options(const Args *args, const AmpConfig *config, int batch_size
     if (config->loss_scale > 0 && args_given(args, "growth-interval"))
         args_reject(args, "growth-interval", "has no effect with --loss-scale");
     if (config->clip_norm > 0 && config->clip_norm < FLT_MIN)
-        args_reject(args, "clip-norm", "%g is too small", config->clip_norm);
+        args_reject(args, "clip-norm", "%g is less than %g", config->clip_norm, FLT_MIN);
 }
 
 // ==== Which types ================================================================================

@@ -40,9 +40,9 @@ typedef struct Option {
     bool local;            // may differ between the processes of a run
     bool output;           // ARG_STRING: a file to write, which no other output option may name
     const char *needs;     // another option without which this one has no effect, and its values.
-                           // "momentum": any but off. "schedule step|multistep": one of these
-                           // ("text:" stands for all that begin so). "data not synthetic": any
-                           // other
+                           // "momentum": any but off. "schedule step|multistep": one of these.
+                           // "data text:": a value with this beginning. "data not synthetic": any
+                           // other value
 } Option;
 
 enum { ARGS_MAX = 96 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On many clusters srun starts tasks with PMIx unless told otherwise. A rank must then use Slurm's variables, with PMIx
+# On many clusters srun starts tasks with PMIx if it gets no --mpi. A rank must then use Slurm's variables, with PMIx
 # or without it. If mpirun starts it in a job, it must use mpirun's.
 #
 # ctest: LABELS deadlines

@@ -92,7 +92,7 @@ static bool name_of(const char *path, char name[PATH_MAX])
     return true;
 }
 
-// Are these the same name? "%r" in the first stands for the number of any rank.
+// True if `other` is `name`, or is `name` with a rank's number in place of "%r".
 static bool stands_for(const char *name, const char *other)
 {
     const char *rank = strstr(name, "%r");
