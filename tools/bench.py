@@ -167,7 +167,7 @@ class Bench:
     def write(self, *parts):
         """Prints tables and lines. Without --quick, also writes them to docs/benchmarks.md, between <!-- NAME:begin -->
         and <!-- NAME:end -->."""
-        path, text = f"{ROOT}/docs/benchmarks.md", "\n\n".join(parts) + "\n"
+        path, text = f"{ROOT}/docs/benchmarks.md", "\n\n".join(part.rstrip() for part in parts if part) + "\n"
         print(text)
         if self.args.quick:
             return
@@ -238,6 +238,7 @@ class Torch:
             self.modes = [other for other in self.modes if other != mode]
             self.end(mode)
             return
+        say(f"PyTorch's {mode}: {found['samples_per_s']:.0f} a second")
         self.rates.setdefault(mode, []).append(found["samples_per_s"])
         self.version = found["torch"]
         self.modes = [other for other in {*self.modes, mode}
@@ -253,10 +254,10 @@ class Torch:
         """Images a second: of a mode, or of the best."""
         return median(self.rates[mode or self.best()])
 
-    def by_mode(self, what):
-        text = f"PyTorch's modes in the first round, {what}: " + ", ".join(
-            f"{mode} {rates[0]:.0f}" for mode, rates in self.rates.items()) + "."
-        return text + "".join(f" {mode} failed, or took more than {self.bench.args.limit} s." for mode in self.failed)
+    def missing(self, job):
+        """The modes that the table does not count."""
+        return "".join(f"{job}: PyTorch's {mode} failed, or took more than {self.bench.args.limit} s.\n"
+                       for mode in self.failed)
 
     def once(self):
         """-> one measurement of its only mode, with all values."""
@@ -461,7 +462,7 @@ def nets(b, jobs, *more):
         table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)", "padding"), rows),
         limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()})
         + " Padding: the share of a step's operations that multiply padding, if none is left out.",
-        "\n".join(f"{row[0]}: {torch.by_mode('images/s')}" for row, torch in zip(rows, torches)))
+        "".join(torch.missing(row[0]) for row, torch in zip(rows, torches)))
 
 
 def bench_train(b):
@@ -557,7 +558,7 @@ def bench_gpt(b):
         + " Training steps, tokens/s; no dropout, AdamW, gradients clipped.",
         table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)"), rows),
         limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}),
-        "\n".join(f"{row[0]}: {torch.by_mode('tokens/s')}" for row, torch in zip(rows, torches)))
+        "".join(torch.missing(row[0]) for row, torch in zip(rows, torches)))
 
 
 def folder_of_pictures(b):
@@ -652,7 +653,7 @@ def bench_parallel(b):
         table(("all-reduce, bytes", "µs", "bus bandwidth, GB/s"), [
             (rows[0][0], f"{us:.1f}", f"{bus:.2f}")
             for rows in zip(*found["sizes"]) for us, bus in [map(median, list(zip(*rows))[1:])]]),
-        ddp.by_mode("DDP on Gloo, images/s") + "\n" + step.by_mode("2 threads, images/s"))
+        ddp.missing("DDP on Gloo") + step.missing("2 threads"))
 
 
 def two_at_once(rate):
