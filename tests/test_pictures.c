@@ -98,7 +98,7 @@ TEST(bad_trees_are_refused)
     refused(": >bad/train/b/2.jpg", "bad", "bad/train/b/2.jpg: the file is empty");
     refused("mv bad/train/b/1.jpg bad/train/b/1.txt", "bad", "train/b has no .jpg, .jpeg or .png file");
     refused("mkfifo bad/val/a/2.jpg", "bad", "val/a/2.jpg: neither a file nor");
-    refused("ln -s nothing bad/val/a/2.jpg", "bad", "a broken symbolic link: ");
+    refused("ln -s nothing bad/val/a/2.jpg", "bad", "a link whose target cannot be reached: ");
     refused("ln -s . bad/val/a/loop", "bad", "a link that leads to itself: ");
     refused("ln -s ../../val bad/val/a/up", "bad", "a link that leads to itself: ");
     refused("ln -s . bad/val/a/up; ln -s . bad/val/a/loop", "bad", "a link that leads to itself: ");

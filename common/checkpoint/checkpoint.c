@@ -209,7 +209,7 @@ static bool misfit(const StFile *file, const Model *model, Error *err)
     else
         snprintf(err->hint, sizeof err->hint,
                  "the file holds a %.40s trained on %.40s; use the same --arch%s and --data", arch,
-                 dataset, model->per_row > 1 ? ", sizes, --block" : "");
+                 dataset, model->per_row > 1 ? ", --layers, --width, --block" : "");
     return false;
 }
 
@@ -345,7 +345,7 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
     struct stat st, read;
     char best[PATH_MAX];
     ALIVE_OUTSIDE("opening", save);
-    snprintf(best, sizeof best, "%s.best", save);   // too long: output_lock(save) also fails
+    snprintf(best, sizeof best, "%s.best", save);   // if too long, output_lock(save) also fails
     if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
     bool there = stat(save, &st) == 0 && st.st_size > 0, other = !from || stat(from, &read) != 0;

@@ -7,8 +7,8 @@
 //   dv = H^T dy   dH = dy v^T   dP = dropout'(dH)   dS = P * (dP - sum(P * dP)) / sqrt(d)
 //   dq = dS k   dk = dS^T q
 //
-// Backward computes P again rather than keep it. P and dH are f32; H and dS, which are multiplied,
-// have the activations' type, unless it is emulated: then f32.
+// Forward does not keep P; backward computes it again. P and dH are f32. H and dS, which are
+// multiplied, have the activations' type, or f32 if that type is emulated.
 #include "check.h"
 #include "cpu/ops_cpu.h"
 #include "ops/attention.h"
@@ -30,13 +30,13 @@ typedef struct Attention {
     Ops *ops;
     OpSpec spec;                // type: f32 if the type is emulated
     Type type;                  // as callers see it
-    int samples, c, d;          // d: numbers of a head
+    int samples, c, d;          // d: numbers of a head, for a token
     int threads;
     Head *heads;
     void *memory;
 } Attention;
 
-// c = a b. Makes *scratch at least as large as the product needs.
+// c = a b. Raises *scratch, in bytes, to what the product needs.
 static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *scratch)
 {
     dnnl_primitive_attr_t attr = dnn_own_scratch();

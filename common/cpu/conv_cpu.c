@@ -34,7 +34,7 @@ typedef struct Conv {
 static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
 // oneDNN's fastest code needs channels in blocks as wide as its vectors. A y of several pixels is
-// planes if its channels do not fill blocks, or if x is planes of more than 3 channels.
+// planes (block 1) if its channels do not fill blocks, or if x is planes of more than 3 channels.
 static int output_block(const Ops *ops, const OpSpec *s, int h, int w)
 {
     bool in_blocked = s->x.block == ops->block || s->x.c <= 3 || is_row(s->x.h, s->x.w);
@@ -256,12 +256,12 @@ void conv_weights_move(const Op *op, float *live, float *dead, float *oihw, Dire
     } else if (direction == TO_TORCH) {
         dnn_run(&c->export, c->ops->stream, (void *[]){ live, oihw });
     } else {
-        memset(live, 0, floats(c->w) * sizeof *live);   // an order's padding stays zero
+        memset(live, 0, floats(c->w) * sizeof *live);   // padding stays zero
         dnn_run(&c->import, c->ops->stream, (void *[]){ oihw, live });
     }
 }
 
-// For a matrix product, the copy is W.
+// For a matrix product, the copy is the whole W (dense_cpu.h), not only the live taps.
 size_t conv_copy_bytes(const Op *op)
 {
     const Conv *c = op->own;
@@ -294,7 +294,7 @@ static const void *expanded(const Conv *c, const void *w)
     return c->ops->scratch;
 }
 
-// The gradient of f32 logits is rounded too: it is a factor of products.
+// Rounds the gradient of f32 logits to the type of the other factors in its products.
 static const void *rounded_gradient(const Conv *c, const void *dy)
 {
     if (!c->short_dy)

@@ -77,7 +77,7 @@ const char *device_bus(int index) { return ""; }
 
 bool device_shares_memory(const Device *device) { return true; }
 
-// Larger numbers are newer instructions.
+// A level (device_level) is an index of this table. Later rows are newer instructions.
 static const struct {
     dnnl_cpu_isa_t isa;
     const char *name;
@@ -117,7 +117,7 @@ int device_level(void)
     if (child == 0)
         _exit(level_in_use());
     CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status), "",
-          "the processor's instructions: %s", strerror(errno));
+          "cannot find out the processor's instructions in a child process: %s", strerror(errno));
     return WEXITSTATUS(status);
 }
 
@@ -156,10 +156,9 @@ int device_share(int devices, int asked, bool warn)
     if (threads <= 0)
         threads = cores > devices ? cores / devices : 1;
     if (warn && (int64_t)devices * threads > cores)
-        WARN("fewer --threads, a smaller OMP_NUM_THREADS, or fewer ranks or devices are faster; "
-             "nproc shows how many cores there are", "%d device%s of %d thread%s share%s %d "
-             "core%s: the threads take turns, and wait for each other", devices,
-             devices == 1 ? "" : "s",
+        WARN("fewer --threads, a smaller OMP_NUM_THREADS, or fewer ranks or devices are faster",
+             "%d device%s of %d thread%s share%s %d core%s: the threads take turns, and wait for "
+             "each other", devices, devices == 1 ? "" : "s",
              threads, threads == 1 ? "" : "s", devices == 1 ? "s" : "", cores,
              cores == 1 ? "" : "s");
     return threads;
@@ -189,7 +188,7 @@ size_t device_peak_bytes(const Device *device) { return atomic_load(&device->pea
 // --- memory -------------------------------------------------------------------------------------
 
 // Large blocks come directly from the kernel: they are zero, and cost nothing until they are used.
-// The largest are rounded up to whole huge pages, since some versions of Linux align only those.
+// The largest are rounded up to whole huge pages: some versions of Linux align only such blocks.
 enum { LARGE = 1 << 20, HUGE_PAGE = 2 << 20, VERY_LARGE = 8 * HUGE_PAGE };
 
 static void *map_memory(size_t bytes)
@@ -264,7 +263,7 @@ Stream *stream_new(Device *device, const char *name)
 
 bool stream_has_team(const Stream *stream) { return stream == &stream->device->compute; }
 
-// NULL: the stream is being freed. The caller holds the lock.
+// Waits for a task and takes it; NULL: the stream is being freed. The caller holds the lock.
 static Task *task_take(Stream *stream)
 {
     while (!stream->first && !stream->ending)
@@ -457,7 +456,7 @@ void stream_wait(Stream *stream, Event *event)
         stream_enqueue(stream, wait_task, event, sizeof *event);
 }
 
-// --- replay: there is nothing to save ------------------------------------------------------------
+// --- replay: on a CPU every call runs the step ---------------------------------------------------
 
 Replay *replay_new(Device *device, int keys) { return xcalloc(1, 1); }
 

@@ -1,4 +1,4 @@
-// loops_cpu.c - divides the parts of loops_cpu.h among threads.
+// loops_cpu.c - runs the parts of loops_cpu.h on ranges, in several threads.
 #include "cpu/loops_cpu.h"
 
 #include <omp.h>
@@ -30,7 +30,7 @@ static void enqueue(Loop loop, void (*task)(void *arg), const void *job, size_t 
     stream_enqueue(loop.stream, task, &loop, sizeof loop);
 }
 
-// This thread's share of `count` is from share(count, thread) to share(count, thread + 1).
+// A thread's share of `count` is from share(count, thread) to share(count, thread + 1).
 static size_t share(size_t count, int thread) { return count * thread / omp_get_num_threads(); }
 
 static void cells_task(void *arg)

@@ -1,5 +1,6 @@
-// loops_cpu.h - the loops of ops/loops.h in OpenMP. A macro makes an operation's innermost loop, a
-// "part", for one type of number; loops_cpu.c divides the parts among threads.
+// loops_cpu.h - the loops of ops/loops.h in OpenMP. For each type of number, a macro makes a part:
+// a function that runs the operation's innermost loop over a range. loops_cpu.c divides the work
+// into ranges, one or more for each thread.
 #pragma once
 #include "check.h"
 #include "cpu/device_cpu.h"
@@ -163,7 +164,7 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
 //       sum[k] += value of i;
 //   float total = team_sum(sum);
 //
-// A store outside of FOR_ROW must be after `if (FIRST_OF_TEAM)`.
+// A store outside of FOR_ROW needs `if (FIRST_OF_TEAM)`.
 
 enum { TEAM = LANES };
 #ifdef __clang__

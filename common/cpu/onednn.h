@@ -1,7 +1,7 @@
-// onednn.h - oneDNN, the same for version 2 and version 3.
+// onednn.h - one interface to versions 2 and 3 of oneDNN.
 //
 // Version 3 has no operation descriptors, and its memory descriptors are opaque. Only onednn.h and
-// onednn.c know the differences.
+// onednn.c handle the differences.
 #pragma once
 #include <oneapi/dnnl/dnnl.h>
 #include <stdbool.h>

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-// Adds the gradients of a plane's windows to dx, which is f32 and zero.
+// Adds the gradients of a plane's windows to dx, which is f32 and zero at first.
 INLINE void scatter(const PoolJob *j, Type type, size_t plane, int block, float *dx)
 {
     const OpSpec *s = &j->s;

@@ -38,9 +38,9 @@ void *attention_new(const Op *op, const void *like)
     Type type = spec->x.type;
     int T = spec->T, samples = spec->x.n / T, d = spec->x.c / 3 / spec->heads;
     size_t squares = (size_t)samples * spec->heads * T * T, next = 0;
-    // A kernel has 32-bit indices.
+    // Kernels have 32-bit indices.
     CHECK(shape_count(spec->x) < INT32_MAX, "choose a smaller batch (-b)",
-          "attention of (%d, %d): too many elements", spec->x.n, spec->x.c);
+          "attention reads (%d, %d) numbers: 2^31 - 1 or more, too many", spec->x.n, spec->x.c);
     device_use(ops->device);
     a->ops = ops;
     a->spec = *spec;

@@ -8,11 +8,11 @@
 //
 // The live weights then form a smaller convolution.
 //
-// With 16-bit types, a convolution reads a 16-bit copy of the live taps. Where a library's type is
-// not the one ops.h promises, a kernel converts the data in scratch memory.
+// With 16-bit types, a convolution reads a 16-bit copy of the live weights. Where a library's type
+// is not the one ops.h promises, a kernel converts the data from or to scratch memory.
 //
 // A small convolution leaves most of a large GPU idle, and no layer's backward needs the gradients
-// of other layers' weights. So these are computed on a stream of their own, until ops_join.
+// of other layers' weights. So gradients of weights have a stream of their own, until ops_join.
 #include "alive.h"
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
@@ -96,7 +96,8 @@ static float time_plan(const ConvPlan *plan, void *arg)
     return ms / TRIAL_RUNS;
 }
 
-// cuDNN only guesses which of its engines is the fastest. In a race, its best guesses are timed.
+// The plan for a pass over this problem: from an earlier call, or new. cuDNN only guesses which of
+// its engines is the fastest. In a race, its best guesses are timed.
 static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass, bool race)
 {
     struct TunedPlan *tuned;

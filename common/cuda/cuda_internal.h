@@ -50,7 +50,7 @@ struct Device {
     void (*while_waiting)(void); // called while the host waits for the device; or NULL
     cudaStream_t fills;         // zeroes new memory; never recorded
     cudaEvent_t step[3];        // of the step that is being measured: begin, first message, end
-    bool measures, is_quiet, sends; // its end is enqueued; no message yet; one was sent
+    bool measures, is_quiet, sends; // that step: its end is enqueued; sent no message yet; sent one
     pthread_mutex_t lock;       // of blocks, and of the measurement
     struct Block *blocks;
     size_t bytes, peak_bytes;

@@ -233,8 +233,9 @@ static unsigned engine_notes(ConvPlan *plan, Descriptor configuration)
 }
 
 // With f32 tensors, an engine that uses tensor cores rounds its inputs to TF32: allowed only with
-// --tf32 1. Never allowed: engines that may "convert inputs down" to 16 bits or, with 16-bit
-// tensors, keep partial sums in 16 bits ("reduced precision reduction").
+// --tf32 1. Never allowed: with f32 tensors, engines that may "convert inputs down" to 16 bits;
+// with 16-bit tensors, engines that may keep partial sums in 16 bits ("reduced precision
+// reduction").
 static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules *rules)
 {
     const unsigned converts = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
@@ -255,7 +256,8 @@ static void keep_parts(ConvPlan *plan, int first)
         cudnnBackendDestroyDescriptor(plan->parts[--plan->part_count]);
 }
 
-// Makes a plan from one engine configuration. If that fails, returns false and frees what it made.
+// Makes a plan from one engine configuration. False (and what it made is freed) if that fails, the
+// rules refuse the engine, or the plan needs more scratch memory than WORKSPACE_LIMIT.
 static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDataType_t dtype,
                               const PlanRules *rules)
 {
@@ -334,7 +336,7 @@ bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
                      "cuDNN has no engine for %s of x (%d, %d, %d, %d), w (%d, %d, %d, %d), "
                      "stride %d%s", operation_names[pass].text, problem->n, problem->c, problem->h,
                      problem->w, problem->k, problem->c, problem->r, problem->s, problem->stride,
-                     rules->deterministic ? ", deterministic" : "");
+                     rules->deterministic ? ", with --deterministic" : "");
 }
 
 void conv_plan_free(ConvPlan *plan)

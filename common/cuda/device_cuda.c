@@ -34,8 +34,8 @@ typedef struct HostTask {
 // --- errors --------------------------------------------------------------------------------------
 
 static const char hint_driver[] =
-    "nvidia-smi prints the driver's version: install a newer driver, or train on the CPU "
-    "(./ddp run STEP --backend cpu, or build/cpu/STEP/train)";
+    "install an NVIDIA driver that is new enough (nvidia-smi prints the version of an installed "
+    "one), or train on the CPU (./ddp run STEP --backend cpu, or build/cpu/STEP/train)";
 static const char hint_device[] =
     "nvidia-smi shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them; to train on the CPU: "
     "./ddp run STEP --backend cpu, or build/cpu/STEP/train";
@@ -71,7 +71,7 @@ void cuda_failed(cudaError_t status, const char *call, const char *file, int lin
 
 enum { MAX_DEVICES = 64 };  // of a process
 
-static _Thread_local int current_device = -1; // of this thread, as CUDA knows it
+static _Thread_local int current_device = -1; // that this thread has set in CUDA; -1: none
 
 // The number of GPUs; -1 without a driver. Fails if there is a driver and it does not work.
 static int count_gpus(void)
@@ -347,8 +347,8 @@ void *stream_scratch(Stream *stream, size_t bytes)
     return stream->scratch;
 }
 
-// If the measured step is over, passes its times on. Any thread may be the first to notice: the
-// training thread waits for the loader's threads, and these wait for the device.
+// If the measured step is over, passes its times to alive.h. Any thread may be the first to notice:
+// the training thread waits for the loader's threads, and these wait for the device.
 static void measure_step(Device *device)
 {
     float ms = 0;
@@ -393,7 +393,8 @@ void stream_sync(Stream *stream)
 }
 
 // With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and the watchdog
-// would see a silent rank. stream_sync marks the wait. Returns whether the memory is not pinned.
+// would see a silent rank. So this waits first, with stream_sync, which marks the wait. True: the
+// memory is not pinned.
 static bool sync_if_pageable(Stream *stream, const void *host)
 {
     struct cudaPointerAttributes about;

@@ -93,7 +93,8 @@ template <class Op> void cells_run(Stream *stream, const Matrix &m, typename Op:
     unsigned width = m.rows == 1 || m.columns % LANES == 0 ? LANES : 1;
     size_t packs = (m.columns + width - 1) / width, count = m.rows * packs;
     CHECK(count < UINT32_MAX - THREADS, "choose a smaller batch (-b)",
-          "an operation on %zu x %zu numbers: too many packs", m.rows, m.columns);
+          "an operation on %zu x %zu numbers: too many for a kernel's 32-bit indices", m.rows,
+          m.columns);
     Op::each_type(m.type, [&](auto number) {
         launch(stream, blocks_for(count), cells_loop<Op, number.type>, job, (unsigned)packs,
                m.columns, width, (unsigned)count);
@@ -167,8 +168,8 @@ template <class Op> void items_run(Stream *stream, size_t count, typename Op::Jo
 
 // --- sums over blocks ----------------------------------------------------------------------------
 //
-// Threads and then blocks are combined in a fixed order. The last block to finish combines the
-// blocks' results, which saves a second launch.
+// The sums of threads, and then those of blocks, are combined in a fixed order. The last block to
+// finish combines the blocks' results, which saves a second launch.
 
 constexpr int MAX_BLOCKS = 1024;        // about as many as an H100 can hold
 
@@ -278,7 +279,7 @@ template <class Op> void columns_run(Stream *stream, const Matrix &m, typename O
 {
     size_t tiles = (m.columns + TILE - 1) / TILE, most = (COLUMN_BLOCKS + tiles - 1) / tiles;
     static_assert(2 * TILE * sizeof(float) <= RESULT, "a block's results");
-    CHECK(tiles <= TICKETS, "", "a sum over %zu columns: the maximum is %zu", m.columns,
+    CHECK(tiles <= TICKETS, "", "sums of %zu columns: the maximum is %zu columns", m.columns,
           TICKETS * TILE);
     unsigned blocks = blocks_for(m.rows * TILE / LANES / 4, most);  // about 4 rows a thread or more
     dim3 grid((unsigned)tiles, blocks);

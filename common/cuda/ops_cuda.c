@@ -8,7 +8,8 @@
 // --- errors --------------------------------------------------------------------------------------
 
 static const char *const hint_libraries =
-    "the libraries must be those that this program was built for; ./ddp doctor lists them";
+    "the GPU needs free memory (see nvidia-smi), and the libraries must be those that this program "
+    "was built for (see ./ddp doctor)";
 static const char *const hint_mixed =
     "cuDNN's libraries come from two installations, or some are missing: LD_LIBRARY_PATH should "
     "name only one installation";
@@ -86,8 +87,8 @@ void ops_free(Ops *ops)
 
 int ops_input_block(const Ops *ops, int channels) { return channels; }
 
-// bf16 and fp16 are equally fast, and bf16 needs no loss scale. GPUs older than compute capability
-// 8.0 have only fp16.
+// bf16 and fp16 are equally fast, and bf16 needs no loss scale. GPUs below compute capability 8.0
+// have only fp16.
 Type ops_best_type(const Device *device, bool convolves)
 {
     return device->major >= 8 ? TYPE_BF16 : TYPE_F16;

@@ -208,8 +208,8 @@ static bool dataset_cut_to(Dataset *set, int count, const char *option, const ch
                            Error *err)
 {
     if (count > set->count)
-        return error_set(err, "0 uses all samples", "%s %d: %s has only %d of these", option, count,
-                         name, set->count);
+        return error_set(err, "0 uses all samples", "%s %d: %s has only %d such samples", option,
+                         count, name, set->count);
     if (count > 0)
         dataset_cut(set, count);
     return true;

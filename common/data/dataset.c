@@ -16,7 +16,8 @@ bool dataset_alloc(Dataset *set, int count, int channels, int height, int width,
     set->inputs = malloc(bytes);
     set->labels = malloc(count * sizeof *set->labels);
     return (set->inputs && set->labels) ||
-           error_set(err, "synthetic images need less with smaller --train-samples or --image-size",
+           error_set(err, "if images are synthetic, use a smaller --train-samples, --test-samples "
+                     "or --image-size",
                      "out of memory: %d images of %dx%dx%d need %zu MiB", count, channels, height,
                      width, bytes >> 20);
 }

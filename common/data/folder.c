@@ -53,8 +53,8 @@ static bool entry_add(Folder *folder, const char *path, const struct dirent *ent
             file_add(folder, path + strlen(folder->path) + 1, label);
         return true;
     case DT_LNK:                        // the kernel follows at most 40 links of one path
-        return error_set(err, "remove the link", "a %s: %s", errno == ELOOP
-                         ? "link that leads to itself" : "broken symbolic link", path);
+        return error_set(err, "remove the link", "a link %s: %s", errno == ELOOP
+                         ? "that leads to itself" : "whose target cannot be reached", path);
     case DT_UNKNOWN: return error_set(err, "", "%s: %s", path, strerror(errno));
     default: return error_set(err, "remove it", "%s: neither a file nor a folder", path);
     }
@@ -246,7 +246,7 @@ static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error 
 static int file_open(const Folder *folder, int file, char *name, int64_t *size, Error *err)
 {
     folder_name(folder, file, name, 2 * PATH_MAX);
-    return data_file_descriptor(name, "files must not change during a run", size, err);
+    return data_file_descriptor(name, "all pictures must stay readable during a run", size, err);
 }
 
 bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err)

@@ -38,7 +38,7 @@ typedef struct Slot {
     Event *ready;           // after the work that fills the slot
     Event *done;            // after the work that reads it
     int left;               // rows that are not made yet
-    double begun;           // s: when its first rows were begun; 0: none are
+    double begun;           // s: when its first rows were begun; 0: none are made yet
     bool full;
 } Slot;
 
@@ -115,7 +115,7 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
         WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
-    // The run also ends if many pictures are all bad; a rank's few may be bad by chance.
+    // The run also ends if all pictures are bad, unless a rank has few: then that may be chance.
     bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
     if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check that these files are pictures",

@@ -139,7 +139,7 @@ static void jpeg_read_rows(Jpeg *jpeg)
         if (row == spare)
             cmyk_to_rgb(row, rgb, at->width);
     }
-    // Most complete files end with the marker EOI. In any other a row may be missing, and then
+    // Most complete files end with the marker EOI. In any other file a row may be missing, and then
     // Pillow fails. So we read the rows after the wanted part, too.
     const uint8_t *end = jpeg->job->bytes + jpeg->job->size;
     if (end[-2] != 0xFF || end[-1] != JPEG_EOI)
@@ -223,7 +223,8 @@ static void png_begin(Png *reader)
     reader->job->height = (int)height;
 }
 
-// 16-bit grey, big-endian, at the beginning of each row. As in Pillow, values above 255 become 255.
+// Makes RGB of 16-bit grey, which is big-endian and at the beginning of each row. As in Pillow,
+// values above 255 become 255.
 static void png_spread_grey16(const Pixels *pixels)
 {
     for (int y = 0; y < pixels->at.height; y++) {

@@ -1,9 +1,9 @@
 // picture.h - JPEG and PNG files in memory, decoded to the bytes that Pillow's
 // Image.open(file).convert("RGB") gives.
 //
-// The content decides, not the name. A JPEG may be grey, progressive, CMYK or YCCK. A PNG may have
-// a palette or 1 to 16 bits, or be interlaced. As in Pillow, alpha is dropped, CMYK is read as
-// Adobe writes it (inverted), EXIF rotation, colour profiles and warnings are ignored.
+// The content decides the format, not the name. A JPEG may be grey, progressive, CMYK or YCCK. A
+// PNG may have a palette or 1 to 16 bits, or be interlaced. As in Pillow, alpha is dropped, CMYK is
+// read as Adobe writes it (inverted), EXIF rotation, colour profiles and warnings are ignored.
 //
 // Limits of the memory and time that a file can take:
 //   pixels   178,956,970, as in Pillow, and 65,535 each way (JPEG: libjpeg-turbo's 65,500); checked

@@ -82,7 +82,7 @@ static void windows_make(Dataset *set, const uint8_t *tokens, int64_t count, int
 static bool bytes_read(const char *path, uint8_t **bytes, int64_t *size, uint32_t *crc, Error *err)
 {
     DataFile file;
-    if (!data_file_open(&file, path, "--data text:FILE needs a regular file", err))
+    if (!data_file_open(&file, path, "--data text:FILE needs a regular file that can be read", err))
         return false;
     *size = file.size;
     *bytes = file.size <= INT32_MAX ? malloc(file.size + 1) : NULL;

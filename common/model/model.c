@@ -45,7 +45,8 @@ static void lay_out_copies(Model *model)
     model->weights = type == TYPE_F32 ? model->params : device_alloc(model->device, bytes);
 }
 
-// Last layer first, then the weights that have no gradient.
+// Gives parameters and buffers their places in the arenas, and allocates these. Of parameters, the
+// last layer comes first, and weights that have no gradient come last.
 static void lay_out_parameters(Model *model)
 {
     Net *net = model->net;
@@ -530,7 +531,8 @@ void model_forward(Model *model, const void *inputs, int rows, bool training)
     }
 }
 
-// Gradients before `end` are final. Calls `ready` for those from `begin` on.
+// Makes the gradients before `end` final (ops_join), calls `ready` for those from `begin` on, and
+// returns `end`.
 static size_t gradients_final(Model *model, size_t begin, size_t end, GradReady ready, void *arg)
 {
     ops_join(model->ops);

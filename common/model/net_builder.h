@@ -43,7 +43,7 @@ struct Net {
     uint64_t *keys;                 // of a forward's samples, for dropout; NULL: they are images
     const uint64_t *dropout;        // of the last forward: keys, or NULL if nothing is dropped
     void *activations;              // all values but value 0
-    void *gradients;                // of these, sharing memory
+    void *gradients;                // the gradients of these values, which share memory
 };
 
 // Each adds a layer at the end and returns the number of its value. Two layers may read the value
@@ -62,7 +62,7 @@ int net_gelu(Net *net, int in);
 int net_attention(Net *net, int in, int heads);
 int net_add(Net *net, int a, int b);
 
-// The extent of value 0: smaller images get a black frame. Fails on samples that --arch cannot
-// take.
+// The extent of value 0; images that are smaller get a black frame. Fails on samples that --arch
+// cannot take.
 Extent net_canvas(const ModelConfig *config);
 void net_build(Net *net, const ModelConfig *config, Extent canvas);

@@ -11,7 +11,7 @@ void ops_options(Args *args, OpsConfig *config)
         { "tf32", 0, ARG_BOOL, &config->tf32, "0|1",
           "GPU: round the inputs of f32 products to TF32, except in the last layer" },
         { "deterministic", 0, ARG_FLAG, &config->deterministic, NULL,
-          "GPU: make runs bit-identical, but slower (on a CPU they always are)" }));
+          "GPU: make runs bit-identical, but slower (CPU: always bit-identical)" }));
 }
 
 static Shape same(const Ops *ops, const OpSpec *spec) { return spec->x; }

@@ -50,7 +50,7 @@ static inline SoftmaxJob softmax_job(const OpSpec *s, const uint64_t *keys, size
     return job;
 }
 
-// A row of a head: a token, and the numbers for all tokens of its sample.
+// A row of one of these matrices: a token's numbers for all tokens of its sample.
 typedef struct HeadRow {
     int token;
     size_t begin;           // in memory

@@ -26,8 +26,8 @@ INLINE float middle_of(float a, float b, float c)
     return c < low ? low : c > high ? high : c;
 }
 
-// Adds up distances from one of the channel's values, so a mean far from zero costs few digits.
-// The value is the median of three pixels, because a single one may be far from all others.
+// Adds up distances from one of the channel's values, so that a mean far from zero costs little
+// precision. The value is the median of three, because a single one may be far from all others.
 INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
 {
     const Matrix *m = &j->m;

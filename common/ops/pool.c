@@ -2,7 +2,7 @@
 #include "ops/pool.h"
 
 // The largest value of a window and its position: the first, if several. NaN is the largest; of
-// several, the last.
+// several NaNs, the last.
 INLINE void maxpool(const PoolJob *j, Type type, At at)
 {
     const OpSpec *s = &j->s;

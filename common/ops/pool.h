@@ -47,6 +47,7 @@ static inline Matrix planes_of(Shape s)
     Matrix m = { s.type, (size_t)s.n * s.h * s.w, (size_t)s.c, (size_t)s.block,
                  (size_t)s.h * s.w };
     CHECK(shape_count(s) <= UINT32_MAX, "choose a smaller batch (-b)",
-          "pooling of (%d, %d, %d, %d): 2^32 numbers or more", s.n, s.c, s.h, s.w);
+          "pooling reads or writes (%d, %d, %d, %d) numbers: 2^32 or more, too many", s.n, s.c,
+          s.h, s.w);
     return m;
 }

@@ -186,7 +186,7 @@ typedef struct UpdateJob {
     size_t grad_count;
     float *params, *first, *second;     // SGD: velocity; AdamW: mean and square
     const float *grads;
-    const uint8_t *decays;              // a byte for PARAM_ALIGN parameters, so one for a pack
+    const uint8_t *decays;              // a byte for PARAM_ALIGN parameters: all of a pack share it
     const Scalars *scalars;
 } UpdateJob;
 
