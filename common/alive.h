@@ -33,13 +33,14 @@ typedef struct Alive {
     _Atomic double device_step;     // s: a GPU's longest measured step; -1: none yet; 0: a CPU
     _Atomic int64_t epoch, step;    // the host's last finished step, from 1; 0: none yet
     // Of this epoch, in s. waited: for data. own: from a step's beginning to its first message to
-    // other ranks, summed over `messages` steps. spent: from the end of the first step to the last.
+    // other ranks, summed over `messages` steps. spent: from the end of the first step to the
+    // end of the last.
     _Atomic int64_t steps, messages;
     _Atomic double waited, own, spent;
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
     _Atomic uint64_t begun, ended;  // calls; of NCCL's, only barriers count as ended
-    _Atomic uint64_t latest;        // place of the last one that began
-    AliveCollective collectives[ALIVE_KEPT];    // the last ones, at place % ALIVE_KEPT
+    _Atomic uint64_t latest;        // place of the last call that began
+    AliveCollective collectives[ALIVE_KEPT];    // the last calls, at place % ALIVE_KEPT
     int64_t supervisor;             // pid of the supervisor that shares this page, or 0
     uint64_t pid_namespace;         // of that pid (launcher_namespace)
 } Alive;
@@ -57,11 +58,12 @@ void alive_bequeath(int descriptor, int number);
 bool alive_inherit(void);
 
 void alive_copy(Alive *to, const Alive *from);
-// Has the page's process sent a beat or set its timeout? False for programs other than ours.
+// Has the page's process sent a beat, or has its timeout been set? False for programs other than
+// ours.
 bool alive_seen(const Alive *page);
 const Alive *alive_here(void);
 
-// The next three are safe in any thread. The loader's threads also beat.
+// The next three are safe in any thread.
 void alive_beat(void);
 void alive_wait_begin(void);
 void alive_wait_end(void);

@@ -1,4 +1,4 @@
-// args.h - one table of options drives parsing, --help, config files and the echoed configuration.
+// args.h - one table of options drives parsing, --help, config files and --print-config.
 //
 //   Args args = { 0 };
 //   args_add(&args, ARGS_ROWS({ "epochs", 0, ARG_INT, &config->epochs, "N", "passes over the data",

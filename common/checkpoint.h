@@ -1,5 +1,6 @@
-// checkpoint.h - the state of a training run in one safetensors file. The tensors of a model
-// have PyTorch's layouts, those of a ResNet torchvision's names. A ResNet-18 trained on CIFAR-10:
+// checkpoint.h - the state of a training run in one safetensors file. A model's tensors have
+// PyTorch's layouts, and a ResNet's tensors have torchvision's names. In PyTorch, this loads a
+// ResNet-18 that was trained on CIFAR-10:
 //
 //   state = safetensors.torch.load_file(path)
 //   state = {k: v for k, v in state.items() if not k.startswith("ddp.")}
@@ -32,7 +33,7 @@ typedef struct TrainState {
     int64_t batch_size;         // of all ranks together
     int64_t order;              // from data_order; 0: not known
     double best_top1;           // the best model_score; -1: none yet
-    double loss_scale;          // the last that adapted; 1: none has
+    double loss_scale;          // the latest adaptive one; 1: there was none
     int64_t clean_steps;        // since the loss scale changed
     int64_t skipped_steps;      // for an overflow, since the run began
     int64_t ranks;              // 0: a program without ranks, or an old file
@@ -54,7 +55,8 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
 // Does the file hold a loss scale other than 1? False if it cannot be read.
 bool checkpoint_is_scaled(const char *path);
 // Can a run that would begin as `run` continue from `saved`, the state in the file at path? The
-// seed must be the same, and in mid-epoch also `order`, if it is known.
+// seed must be the same; in mid-epoch also `order`, if it is known, and the epoch must be long
+// enough.
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
                           int64_t steps_per_epoch, Error *err);
 // Makes `saved` the state with which `run` continues. With a different global batch, the epoch

@@ -4,8 +4,8 @@
 // rank makes the same calls in the same order on a communicator, from one thread; only sends and
 // receives are calls of two ranks. A call with a stream enqueues its work there and returns. Its
 // buffers are device memory and must stay untouched until that work is done. Calls of one
-// communicator run one after the other, even on different streams, so a stream must outlive the
-// communicators that used it.
+// communicator run one after the other, even on different streams: a call may wait for the stream
+// of the call before it. So a stream must outlive the communicators that used it.
 #pragma once
 #include "device.h"
 #include "world.h"

@@ -18,7 +18,8 @@ void data_options(Args *args, DataConfig *config);
 
 // A crop moves an image by up to `padding` pixels each way, on black. Of a picture file it takes a
 // random part (view_random). It moves all windows of a text by the same number of bytes, less than
-// a window. A flip mirrors an image at random. Both depend only on seed, epoch and sample id.
+// a window. A flip mirrors an image at random. Crop and flip depend only on seed, epoch and sample
+// id.
 typedef struct Augment {
     bool crop, flip;
     int padding;
@@ -68,8 +69,8 @@ int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or quotes: "airplane", "a", "0x0a". NULL if the set has no
 // names (CIFAR-100, synthetic).
 const char *data_class_name(const Data *data, int label);
-// Of a folder of pictures: the path of sample `id`'s file in the tree, without commas, quotes and
-// control characters.
+// Of a folder of pictures: the path of sample `id`'s file below the folder, without commas, quotes
+// and control characters.
 void picture_file(const Dataset *set, int id, char *out, size_t size);
 
 // --- batches -------------------------------------------------------------------------------------
@@ -127,5 +128,5 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 // buffers are filled again only after that work.
 const Batch *loader_next(Loader *loader);
 
-// Milliseconds for which the device waited in loader_next since the last call.
+// Milliseconds for which the device has waited for batches since the last call.
 double loader_wait_ms(Loader *loader);

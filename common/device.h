@@ -91,8 +91,8 @@ void event_sync(Event *event);                   // the host waits for the event
 //
 // step must do the same work for the same key: values that change (learning rate, loss scale) have
 // to be read from device memory. A recording contains addresses and sizes, so give each buffer that
-// step reads its own key, and a short last batch a different one. On the CPU, if `keys` is 0, or
-// after replay_forbid, every call calls step.
+// step reads its own key, and a short last batch a different one. Nothing is recorded on the CPU,
+// with `keys` 0, and after replay_forbid: every call then calls step.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.

@@ -2,8 +2,8 @@
 #pragma once
 #include <sys/types.h>
 
-// Ends the process if a launcher has started more than `ranks` ranks: each would train alone, and
-// all would write the same files.
+// Ends the process if a launcher has started more than `ranks` ranks: they would be several runs,
+// which would write the same files.
 void launcher_check(int ranks);
 // Pids may be compared only between processes for which this returns the same number.
 unsigned long launcher_namespace(void);

@@ -47,7 +47,7 @@ typedef struct LogStep {
     bool final;                 // the run's last step: always printed
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
-    bool all_ranks;             // stats are sums over all ranks, not rank 0's own
+    bool all_ranks;             // stats are sums over all ranks, not this rank's own
     // Of the last step; 0: not printed.
     double norm;                // of the gradients, before they were clipped
     double loss_scale;

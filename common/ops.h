@@ -1,10 +1,11 @@
 // ops.h - the operations that a network is made of, forward and backward.
 //
-// Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/
-// (oneDNN) and in cuda/ (cuDNN, cuBLASLt); you choose one when you link. All other operations are
-// in ops/, once for both. Operations enqueue their work on the device's compute stream, unless they
-// take a stream (but see ops_beside). Arrays, Scalars and Stats are in device memory unless a line
-// says "host". Activations, parameters and gradients begin at multiples of 16 bytes.
+// Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/, which
+// uses oneDNN, and in cuda/, which uses cuDNN and cuBLASLt; you choose one when you link. All other
+// operations are in ops/, once for both. Operations enqueue their work on the device's compute
+// stream, unless they take a stream (but see ops_beside). Arrays, Scalars and Stats are in device
+// memory unless a line says "host". Activations, parameters and gradients begin at multiples of 16
+// bytes.
 #pragma once
 #include "args.h"
 #include "device.h"
@@ -56,7 +57,7 @@ typedef struct StepSettings {
     float clip_norm;    // gradients with a larger norm are scaled down to it; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
     int64_t step;       // from 1; skipped steps count
-    int32_t rows_of_batch;  // in the loss's mean, of several calls; 0: the rows of each call
+    int32_t rows_of_batch;  // rows in the mean of the loss, over several calls; 0: of each call
 } StepSettings;
 
 typedef struct LossScale {
@@ -69,7 +70,7 @@ typedef struct Scalars {
     StepSettings set;
     LossScale scale;
     // Of the current step.
-    int32_t rows_done;  // of rows_of_batch, if that is set: those so far
+    int32_t rows_done;  // how many of rows_of_batch are done, if that is set
     int32_t skip;       // not zero: the update changes nothing
     double over;        // number of rows in the mean of the loss
     double norm;        // of the gradients, from gradients_norm
@@ -131,7 +132,8 @@ typedef enum OpKind {
     OP_CONV,
     // Batch normalisation, with the addition and the ReLU that follow it in a residual net:
     //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)  (relu, residual: if set)
-    // Training uses this batch's statistics and updates the running ones; evaluation uses those.
+    // Training uses this batch's statistics and updates the running ones; evaluation uses the
+    // running ones.
     OP_NORM,
     // y = x <= 0 ? 0 : x; dx = y <= 0 ? 0 : dy
     OP_RELU,
@@ -173,7 +175,7 @@ static inline int window_count(int size, int kernel, int stride, int pad)
     return (size + 2 * pad - kernel) / stride + 1;
 }
 
-// OP_ROW_NORM has no running statistics, and mean and inv_std have a number for each row.
+// OP_ROW_NORM has no running statistics, and its mean and inv_std have a number for each row.
 typedef struct NormTensors {
     const float *gamma, *beta;              // (c)
     float *running_mean, *running_var;      // (c) momentum 0.1, unbiased variance, as in PyTorch
@@ -234,8 +236,8 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 // --- texts ---------------------------------------------------------------------------------------
 
 // Turns each token into a row of vocab + T numbers: 1 at the token and at vocab + its position,
-// else 0. A linear layer then gives the sum of both embeddings. With a vocabulary of thousands,
-// this would be slow.
+// else 0. A linear layer then gives the sum of the token's and the position's embeddings. With a
+// vocabulary of thousands, this would be slow.
 typedef struct OneHotSpec {
     int samples, T, vocab;
     Type type;

@@ -34,7 +34,7 @@ bool output_hold(int fd);
 // also after a failed write (then at once, while errno is still that of the write). NULL: err is
 // filled.
 FILE *replace_open(const char *path, Error *err);
-// Syncs the file to the disk, renames it to path and syncs the directory. If anything fails up to
-// the rename, removes path.tmp and leaves path as it was. If only the directory cannot be synced,
-// path is already the new file.
+// Syncs the file to the disk, renames it to path, closes it and syncs the directory. If anything
+// fails up to the rename, removes path.tmp and leaves path as it was. If only the directory cannot
+// be synced, path is already the new file.
 bool replace_commit(FILE *file, const char *path, Error *err);

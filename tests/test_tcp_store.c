@@ -391,8 +391,8 @@ static const struct Loss {
     { "hung, supervised", hang, 2, SIGCONT, 2, true, 0, 6, "has sent no heartbeat for 4" },
     { "rank 0 dead", step, 0, SIGKILL, 20, false, 1.5, 4, "is lost: the connection was closed\nhint: " },
     { "rank 0 dead, supervised", step, 0, SIGKILL, 20, true, 1.5, 4, "is lost: the connection was closed\nhint: " },
-    { "rank 0 stopped", step, 0, SIGSTOP, 2, false, 1.5, 5, "is lost: no answer, so it is stopped or its machine "
-      "is unreachable\nhint: " },
+    { "rank 0 stopped", step, 0, SIGSTOP, 2, false, 1.5, 5, "is lost: no answer; it may be stopped, or its "
+      "machine unreachable\nhint: " },
 };
 
 static void lose(const struct Loss *loss)

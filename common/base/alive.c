@@ -194,7 +194,7 @@ void alive_limits(double timeout, double patience)
     atomic_store(&alive()->patience, patience);
 }
 
-// Word by word, in order: as in alive_wait_end, `waits_for_ranks` must be read before `beats`.
+// Word by word, in order: `waits_for_ranks` must be read before `beats` (see alive_wait_end).
 void alive_copy(Alive *to, const Alive *from)
 {
     typedef uint64_t __attribute__((may_alias)) Word;
@@ -246,12 +246,13 @@ Alive *alive_pages(int count, int *descriptor)
 {
     size_t bytes = (size_t)count * sizeof(Alive);
     int fd = memfd_create("alive", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    CHECK(fd >= 0, "raise ulimit -n, the limit on open files", "memfd_create: %s", strerror(errno));
+    CHECK(fd >= 0, "raise ulimit -n, the limit on open files",
+          "memory for heartbeats: memfd_create: %s", strerror(errno));
     CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0,
           "free -m shows how much memory is free", "memory for heartbeats: %s", strerror(errno));
     Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(pages != MAP_FAILED, "free -m and ulimit -v show how much memory may be used",
-          "mmap: %s", strerror(errno));
+          "memory for heartbeats: mmap: %s", strerror(errno));
     *descriptor = fd;
     return pages;
 }

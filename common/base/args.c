@@ -607,14 +607,15 @@ static void read_configs(Args *args, int argc, char **argv)
 
 void args_parse(Args *args, int argc, char **argv)
 {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // or a file gets a closed one's number
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // else a later file gets this number
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", O_RDWR);
     args->program = argc > 0 ? argv[0] : NULL;
     if (!args->operands)
         args_add(args, ARGS_ROWS(
             { "config", 0, ARG_STRING, &config.path, "FILE",
-              "read options from this file, a key = value a line; may be repeated", .local = true },
+              "read options from this file, whose lines are key = value; may be repeated",
+              .local = true },
             { "print-config", 0, ARG_FLAG, &config.print, NULL,
               "print all options as a file for --config, and exit", .local = true }));
     for (int j = 1; j < argc && !args->operands; j++)   // first, so that --help prints defaults

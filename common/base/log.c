@@ -76,7 +76,7 @@ static char *metrics_path(const LogConfig *config)
 }
 
 // Locks the file until it is closed. append: removes an incomplete last line, which a killed run or
-// a full disk left.
+// a full disk left; else empties the file.
 static FILE *metrics_open(const char *path, bool append)
 {
     Error error;
@@ -93,7 +93,8 @@ static FILE *metrics_open(const char *path, bool append)
     while (size > 0 && pread(fileno(file), &last, 1, size - 1) == 1 && last != '\n')
         size--;
     if (size < all && ftruncate(fileno(file), size) != 0)
-        WARN("", "%s: cannot remove the incomplete last line: %s", path, strerror(errno));
+        WARN("text of an earlier run remains in it", "%s: cannot shorten the file: %s", path,
+             strerror(errno));
     return file;
 }
 
@@ -225,7 +226,8 @@ void log_event(Log *log, const char *event, json_t *members)
 {
     enum { FLAGS = JSON_COMPACT | JSON_REAL_PRECISION(9) };
     json_t *line = json_pack("{s:s}", "event", event);
-    CHECK(members && json_object_update_missing(line, members) == 0, "", "no event '%s'", event);
+    CHECK(members && json_object_update_missing(line, members) == 0, "",
+          "cannot make the event '%s'", event);
     json_decref(members);
     if (log->metrics && !ferror(log->metrics)) {    // an error was reported when it happened
         json_dumpf(line, log->metrics, FLAGS);

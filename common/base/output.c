@@ -18,7 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Lock files, to be removed when the process ends: of --save, of its best, of --predictions.
+// Lock files, to be removed when the process ends: for --save's FILE and FILE.best, and for
+// --predictions.
 static char locks[4][PATH_MAX];
 static atomic_int lock_count;
 
@@ -136,8 +137,8 @@ bool output_hold(int fd)
     return false;
 }
 
-// Opens the file and locks it. If the owner has removed the file meanwhile, tries again. On a file
-// system without locks, succeeds.
+// Opens the file and locks it. If the run that held the lock has removed the file meanwhile, tries
+// again. On a file system without locks, succeeds.
 static int open_locked(const char *path)
 {
     for (;;) {
@@ -196,7 +197,7 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
     return true;
 }
 
-// Never writes to a link or file that was planted under this name.
+// Never writes to a link or file that was planted under the name path.tmp.
 FILE *replace_open(const char *path, Error *err)
 {
     enum { FLAGS = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
@@ -219,7 +220,7 @@ static bool sync_directory(const char *path)
     char directory[PATH_MAX];
     split(path, directory);
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);   // EINVAL: none for directories
+    bool ok = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);   // EINVAL: not for directories
     if (fd >= 0)
         close(fd);
     return ok;

@@ -2,8 +2,7 @@
 #include "check.h"
 #include <math.h>
 
-// Box and Muller: two uniform numbers give a radius and an angle. 32 bits reach less than 6.7
-// standard deviations.
+// Box and Muller: two uniform numbers give a radius and an angle.
 void normal_pair(uint32_t bits0, uint32_t bits1, float out[2])
 {
     float radius = sqrtf(-2.0f * logf(((float)bits0 + 1.0f) * 0x1p-32f));

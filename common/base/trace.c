@@ -134,8 +134,9 @@ static FILE *open_file(const char *path)
     if (among.run[0])
         snprintf(first, sizeof first, "[\n{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"run\","
                  "\"args\":{\"name\":\"%s\"}},\n", among.run);
-    CHECK(begin_or_join(fd, first), "give each run a file of its own", "%s: %s", path,
-          errno == EWOULDBLOCK ? "another run is writing this timeline" : strerror(errno));
+    CHECK(begin_or_join(fd, first), "", "%s: %s", path, errno == EWOULDBLOCK
+          ? "another run is writing this timeline; give each run a file of its own"
+          : strerror(errno));
     return fdopen(fd, "a");
 }
 

@@ -14,7 +14,7 @@ int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
 uint64_t comm_bytes(const Comm *comm) { return comm->bytes; }
 
-// Access to a GPU is fastest from the cores next to it. Threads that start later run there, too.
+// Access to a GPU is fastest from the cores next to it.
 static void go_near(const World *world, int gpu)
 {
     char line[400];

@@ -72,7 +72,7 @@ void agree_same(const World *world, const char *what, const char *value)
         WARN(strcmp(what, "program") == 0
                  ? "all ranks need the same sources, compiler and kind of processor, or weights "
                    "may differ; for different x86 processors: cmake -DDDP_MARCH=x86-64-v3"
-                 : "all ranks need the same options and data",
+                 : "all ranks need the same options, data and kind of device",
              "%s: rank %d (%.*s) has %.*s, but rank 0 (%.*s) has %.*s", what, i,
              (int)strcspn(text, "\n"), text, *b ? (int)strcspn(b, "\n") : 7, *b ? b : "nothing",
              host, machine_here().host, *a ? (int)strcspn(a, "\n") : 7, *a ? a : "nothing");

@@ -38,8 +38,8 @@ struct Supervisor {
 
 static Watched *watched(Supervisor *s, int i) { return &s->watch.ranks[s->first + i]; }
 
-// HUP stays ignored if it was ignored before (nohup). The others are handled even then: a script's
-// shell makes its background jobs ignore INT.
+// HUP stays ignored if it was ignored before (nohup). The others are handled even if they were
+// ignored: a script's shell makes its background jobs ignore INT.
 static void block_signals(Supervisor *s)
 {
     static const int all[] = { SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };

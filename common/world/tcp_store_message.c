@@ -43,6 +43,6 @@ const char *store_transfer(int socket, bool sends, StoreMessage *message, double
     int moved;
     while ((moved = store_move(socket, sends, message, STORE_MOST)) == 0)
         if (poll(&fd, 1, slice_ms) <= 0 && (seconds -= slice_ms / 1000.0) <= 0)
-            return "no answer, so it is stopped or its machine is unreachable";
+            return "no answer; it may be stopped, or its machine unreachable";
     return moved < 0 ? "the connection was closed" : NULL;
 }

@@ -18,8 +18,8 @@
 
 enum { STORE_KEY = 64, STORE_MOST = 16 << 20 };     // bytes of a key, with its zero; of a value
 // When a rank has died, its launcher knows more than the other ranks. So they wait this long, in
-// which the launcher may report the death and end them. (mpirun's exit status is that of the first
-// rank that it sees end.)
+// which the launcher may report the death and end them. (mpirun returns the status of the first
+// rank that it sees end: this must be the dead one.)
 enum { STORE_LAUNCHER_US = 2500000 };
 
 typedef enum StoreWhat {
