@@ -5,7 +5,7 @@
 #   author.sh edit ID             make that copy again: the step with change.patch
 #   author.sh save ID             write change.patch, from the step to that copy
 #   author.sh edit|save ID --solution     the same for solution.patch, if the step is not the solution
-#   author.sh edit|save ID --wrong NAME   the same for wrong/NAME.patch, from the solution to one that must be refused
+#   author.sh edit|save ID --wrong NAME   the same for wrong/NAME.patch, from the solution to a wrong one
 #   author.sh prove ID            what CI requires: the check fails unsolved with check.sh's words, passes solved, and
 #                                 refuses each patch in wrong/
 #

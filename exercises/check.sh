@@ -5,10 +5,10 @@
 # `./ddp exercise check` calls this script and kills any process that the check leaves running.
 #
 # A check starts in an empty directory, with these variables:
-#   root       the repository            step    03_ddp_fork, or "none"
-#   copy       the learner's files       id      03-1
-#   source     the finished program's    program its name in the build: the step's, or the id
-#   exercise   the exercise's folder     limit   deadline of one run, in s (20); a check may change it
+#   root       the repository            step     03_ddp_fork, or "none"
+#   copy       the learner's folder      id       03-1
+#   source     the finished folder       program  the folder in build/cpu: 03_ddp_fork; gpu-1 if step is "none"
+#   exercise   the exercise's folder     limit    deadline of one run, in s (20); a check may change it
 #   why        explanation of the next claim: printed if the claim fails, cleared if it holds
 set -u
 exercise=$1 copy=$2 build=$3 made=$4
@@ -33,8 +33,8 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C
 
-# The options of every run: a small network, a few synthetic images, and one thread so that results do not depend on the
-# number of cores. If an option is repeated, the last one wins.
+# The options of every run of a step: a small network, a few synthetic images, and one thread so that results do not
+# depend on the number of cores. If an option is repeated, the last one wins.
 tiny=(--arch lenet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 8 --print-freq 1)
 hang_limit=(--timeout 8)            # from 03 on: a hang is reported before the limit
 
@@ -347,7 +347,8 @@ value() { values "$@" | tail -1; }
 # mean FILE...: the mean of the files' numbers, line by line.
 mean() { paste "$@" | awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; printf "%.9g\n", sum / NF }'; }
 
-# timeline FILE RANK: what the rank's streams did, in order: "begin ncclAllReduce", "end ncclAllReduce". (GPU_TRACE)
+# timeline FILE RANK: what the rank's streams did, in order: "begin ncclAllReduce", "end ncclAllReduce". GPU_TRACE wrote
+# the file.
 timeline()
 {
     [ -f "$1" ] || return 0

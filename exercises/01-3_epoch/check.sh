@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The steps, losses, learning rates, reports and final weights must be the finished step's. The last batch of an epoch
-# is smaller, and the learning rate changes with every step.
+# The steps, losses, reports, saves and final weights must be the finished step's. The last batch of an epoch is
+# smaller, and the learning rate changes with every step.
 # fails with: both epochs use all of their batches
 export SPY=1
 build --with check.c --wrap log_step --wrap loader_next --wrap replay_run

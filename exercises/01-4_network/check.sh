@@ -5,7 +5,7 @@
 build
 net=(--arch tinyvgg --train-samples 96 -b 16 --lr 0.1)
 try_learner net 1 "${net[@]}" --save net.st
-why="model_options lists the names."
+why="arch_names in nets.c lists the names."
 [ "$status" != 2 ] || wrong "--arch tinyvgg is known" < <(last_lines net 2)
 passed "--arch tinyvgg is known"
 why="net_build calls one function for each name."

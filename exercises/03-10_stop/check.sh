@@ -13,7 +13,7 @@ why="Rank 0 waits for gradients that rank 1 will never send."
 equal "both ranks stop after the same step" "$(cat steps.0)" "$(cat steps.1)"
 why="The signal arrives in step 3. The stop flag travels with the gradients of a later step."
 holds "the ranks stop soon after the signal" test "$(cat steps.0)" -le 5
-equal "the exit status is that of the signal: 130, or 143 if rank 1 got it first" yes \
+equal "the exit status is that of a signal: 130 (rank 1's SIGINT) or 143 (the SIGTERM of rank 0)" yes \
     "$([ "$status" = 130 ] || [ "$status" = 143 ] && echo yes || echo "$status")"
 
 finished rest 2 "${same[@]}" --resume stopped.st

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The buckets must be sent, as many as in the finished step, and none by the thread that runs backward.
+# The program must send as many buckets as the finished step, and none in the thread that runs backward.
 # fails with: the network works beside backward
 build
 same=(--train-samples 320 --bucket-mb 0.001 --slow-network 100)

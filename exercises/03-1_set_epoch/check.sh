@@ -24,8 +24,8 @@ for rank in 0 1; do
     passed "rank $rank uses a new order in each epoch"
 done
 
-why="PyTorch's order: every rank shuffles epoch 1 with the seed itself, epoch 2 with seed + 1, and so on. With the
-number of its rank in it, two ranks would use the same images."
+why="PyTorch's order: every rank shuffles epoch 1 with the seed itself, epoch 2 with seed + 1, and so on. If the order
+also depended on the rank, two ranks would use some of the same images."
 for rank in 0 1; do
     beside "rank $rank shuffles with seed + epoch" same "" expected expected.$rank found found.$rank
 done

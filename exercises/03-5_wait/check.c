@@ -1,5 +1,5 @@
 // If SPY is set, slows the network down. When the optimizer begins, prints how many buckets have
-// been sent, how many of them have been averaged, and how many were on their way at once.
+// been sent, how many of them have been averaged, and the most that were on their way at once.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

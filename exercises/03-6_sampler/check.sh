@@ -35,7 +35,7 @@ compare "a different epoch has a different order" 12 2 3 5 1 0
 why="A rank with more samples than the others would hang in its last step. So the order is padded with its own beginning
 until it divides evenly among the ranks."
 compare "12 samples for 5 ranks: three are used twice" 12 5 3 1 1 0
-compare "3 samples for 8 ranks: the padding repeats the order twice" 3 8 3 1 1 0
+compare "3 samples for 8 ranks: the padding is longer than the order" 3 8 3 1 1 0
 why="--drop-last drops the samples that do not divide evenly."
 compare "12 samples for 5 ranks, with drop_last: two are dropped" 12 5 3 1 1 1
 why="--no-shuffle: 0 1 2 3 ..., which torch_order also gives if its first argument is false."

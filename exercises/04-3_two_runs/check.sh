@@ -35,7 +35,7 @@ run third "$launch" --nproc-per-node 2 --master-port "$free" -- bash tell.sh "$t
 why="The launcher must use the port that you give it."
 equal "--master-port chooses the port" "$free" "$(cat port)"
 
-# Starts the launcher of only the second of two machines, which does not bind the port.
+# Starts only the second machine's launcher, which does not bind the port.
 try other "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -- bash tell.sh true
 why="The machines cannot communicate before the rendezvous, so each must choose the same port on its own."
 equal "several machines use port 29500" "port 29500, exit status 0" "port $(cat port), exit status $status"

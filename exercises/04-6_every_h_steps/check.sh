@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # A spy (check.c) writes down three weights of each rank in each step. After every H steps and at the end of an epoch,
 # an exchange must move all ranks from the weights of the last exchange (the anchor) by the outer optimizer's step
-# towards the mean of their weights. With H = 1 and SGD, that is what DDP does.
+# towards the mean of their weights. With H = 1 and SGD, the losses are those of DDP.
 # fails with: 12 steps with --sync-every 4 have 4 messages
 export SPY=1
 build --with check.c --wrap optim_step --wrap model_forward --wrap comm_all_reduce
@@ -42,8 +42,8 @@ there is also an exchange."
     cut -f2 weights >expected
     cut -f3 weights >found
     cut -f1 weights >which
-    why="Between exchanges a rank's optimizer alone changes its weights. In an exchange the outer optimizer moves the
-anchor against the way from the mean of the ranks' weights to the anchor, and all weights become the anchor."
+    why="Between exchanges a rank's optimizer alone changes its weights. In an exchange the outer optimizer takes a step
+with the gradient (anchor - mean of the ranks' weights), and all weights become the new anchor."
     beside "$n ranks, --outer-lr $4 --outer-momentum $5: each step ends with the right weights" 2e-6 "" \
         expected expected found found "" which
     why="In the last step the ranks did not get equal weights."

@@ -11,7 +11,8 @@ finished right 1 "${same[@]}" --amp fp16
 norms half.0.jsonl >found
 norms right.0.jsonl >expected
 values half.0.jsonl step loss_scale >scales
-why="The third column is the loss scale. A gradient longer than 0.5 is clipped to 0.5. What happens to one of length 1?"
+why="The third column is the loss scale. A gradient longer than 0.5 is clipped to 0.5. If its norm includes the scale,
+how long is a gradient of length 1 after clipping?"
 beside "in fp16 the norm does not include the loss scale" 1e-3 step \
     expected expected found found "loss scale" scales
 

@@ -7,7 +7,7 @@ same=(--amp off --train-samples 48 --seed 5)
 sent() { awk '/all-reduce: / { sum += $NF } END { printf "%d bytes\n", sum / 3 }' "$1.out"; }
 
 for parts in 1 2 3 4; do
-    why="Is every gradient sent? And does ddp.c learn where a step ends? (Each step must call ddp_wait.)"
+    why="Is every gradient sent? And does each step call ddp_wait?"
     learner $parts 2 "${same[@]}" --accumulate $parts
     why=''
     sent $parts >>bytes

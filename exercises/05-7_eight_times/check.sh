@@ -24,8 +24,8 @@ agrees()
 
 finished whole 2 "${adam[@]}"
 learner eight 2 "${adam[@]}" --accumulate 8
-why="The losses of the last two columns hide it: AdamW divides each gradient by its size. (The last batch of the epoch
-has 8 images of each rank: three parts, of 3, 3 and 2.)"
+why="The losses in the last two columns hide the mistake: AdamW divides each gradient by its size. (The last batch of
+the epoch has 8 images of each rank: three parts, of 3, 3 and 2.)"
 agrees "a batch in 8 parts" whole eight
 learner three 2 "${adam[@]}" --accumulate 5
 why="A batch of 24 has parts of 5, 5, 5, 5 and 4 images, and the last batch of the epoch has 5 and 3."

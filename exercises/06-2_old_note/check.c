@@ -1,4 +1,4 @@
-// A rank prints when it looks for rank 0's file, and which port it reads from it or writes to it.
+// A rank prints when it looks for rank 0's file, and which port it reads or writes there.
 #include "rendezvous_file.h"
 #include "wrap.h"
 

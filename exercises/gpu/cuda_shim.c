@@ -31,7 +31,7 @@ struct CUstream_st {
 Device *shim_gpu;
 static Block *blocks;
 static cudaStream_t streams, default_stream;
-static double slow[2];          // ms by which GPU_SLOW delays copies and host functions; calls of NCCL
+static double slow[2];          // ms by which GPU_SLOW delays copies, fills, host functions; calls of NCCL
 static int current_gpu;
 
 const char *cudaGetErrorString(cudaError_t error)

@@ -221,7 +221,7 @@ static void run(void *arg)
 
 // --- calls ----------------------------------------------------------------------------------------------------------
 
-// All calls of the group begin when their streams get there, and none waits for another.
+// Enqueues the calls of the group. Each begins after earlier work on its stream, and none waits for another.
 static ncclResult_t enqueue(void)
 {
     Call *end = group + group_calls;

@@ -6,7 +6,7 @@
 //
 // A process has one GPU and calls CUDA and NCCL from one thread, and all its communicators have the same ranks.
 //
-//   GPU_SLOW=compute:MS | nccl:MS   delays every copy and host function, or every call of NCCL
+//   GPU_SLOW=compute:MS | nccl:MS   delays every copy, fill and host function, or every call of NCCL
 //   GPU_TIMEOUT=S                   if nothing moves for S seconds (30; 0: no limit), prints which rank waits for
 //                                   which, and ends the run
 //   GPU_TRACE=FILE                  a timeline of all streams and ranks, for ./ddp plot and https://ui.perfetto.dev
@@ -17,7 +17,7 @@
 
 extern Device *shim_gpu;
 void *shim_memory(const void *memory, size_t bytes);    // to access device or pinned memory; NULL: it is neither
-Stream *shim_enter(cudaStream_t stream);        // on which to enqueue its next work
+Stream *shim_enter(cudaStream_t stream);        // checks the caller and the stream; returns where to enqueue its work
 void shim_order(Stream *first, Stream *then);   // later work of `then` waits for all of `first`
 // Call it before each piece of work, in the thread that does it: begins a span of the timeline, and delays as GPU_SLOW
 // says. End the span with trace_end. The names of NCCL's calls begin with nccl.
