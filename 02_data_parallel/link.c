@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-static const double latency = 1e-3;     // s; common/ has the same between ranks
+static const double latency = 1e-3;     // s
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    // every device's thread sends
 
 typedef struct Message {

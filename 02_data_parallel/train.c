@@ -261,7 +261,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first: a run that resumes assumes that .best has its best score
+        save(job, ".best");     // first: the next file's best_top1 must never exceed .best's score
     save(job, "");
 }
 

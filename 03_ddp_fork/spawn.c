@@ -40,10 +40,10 @@ void spawn_options(Args *args, SpawnConfig *config)
 static int count_gpus(void)
 {
     int ends[2], count = 0, status = 0;
-    CHECK(pipe2(ends, O_CLOEXEC) == 0, "", "pipe2: %s", strerror(errno));
+    CHECK(pipe2(ends, O_CLOEXEC) == 0, "", "counting the GPUs failed: pipe2: %s", strerror(errno));
     fflush(NULL);
     pid_t child = fork();
-    CHECK(child >= 0, "", "fork: %s", strerror(errno));
+    CHECK(child >= 0, "", "counting the GPUs failed: fork: %s", strerror(errno));
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         count = device_count();
@@ -96,7 +96,7 @@ void spawn(const SpawnConfig *config, World *world)
     Supervisor *parent = supervise_new(store.size, 0, store.size);
     for (int rank = 0; rank < store.size; rank++) {
         pid_t pid = supervise_fork(parent, rank, config->timeout > 0 ? config->timeout : INFINITY);
-        CHECK(pid >= 0, "start fewer ranks (-n)", "fork of rank %d: %s", rank, strerror(errno));
+        CHECK(pid >= 0, "start fewer ranks (-n)", "cannot start rank %d: %s", rank, strerror(errno));
         if (pid == 0) {
             join(&store, rank, world);
             return;

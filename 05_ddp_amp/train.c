@@ -198,7 +198,7 @@ static void set_scalars(Job *job)
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
                                            job->state.global_step);
     settings.clip_norm = job->config->amp.clip_norm;
-    settings.rows_of_batch = job->batch->targets / job->virtual.count; // the loss is their mean
+    settings.rows_of_batch = job->batch->targets / job->virtual.count; // the loss averages them
     scalars_set(job->ops, job->scalars, settings);
 }
 
@@ -299,7 +299,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first: a run that resumes assumes that .best has its best score
+        save(job, ".best");     // first: the next file's best_top1 must never exceed .best's score
     save(job, "");
 }
 

@@ -107,7 +107,7 @@ static void set_environment(const Launch *l, int start)
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
     if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))
-        set_number("GOMP_SPINCOUNT", 2000);     // short: others need the core of a waiting thread
+        set_number("GOMP_SPINCOUNT", 2000);     // a short spin: other threads need the core
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");   // set if torchrun has started this launcher
     unsetenv("TORCHELASTIC_RUN_ID");
     setenv("MASTER_ADDR", l->place.address, 1);
@@ -147,7 +147,7 @@ static _Noreturn void run_program(const Launch *l, int local, int start)
         set_number("DDP_LISTEN", l->bound);
         fcntl(l->bound, F_SETFD, 0);
     }
-    if (isatty(STDIN_FILENO))           // a background process that reads it would be stopped
+    if (isatty(STDIN_FILENO))           // a background process that reads a terminal is stopped
         dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     if (l->logs)
         redirect(l, rank, start);

@@ -105,7 +105,7 @@ const char *slurm_first_host(void)
 }
 
 // Many machines resolve their own name to 127.0.1.1. Then their first other address is used. A
-// node whose name is itself a loopback address is a part of this machine.
+// host whose name is a loopback address is on this machine, and keeps that address.
 static void leave_loopback(const char *host, TcpAddress address)
 {
     Error error;

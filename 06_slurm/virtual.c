@@ -109,7 +109,7 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
 
 // ddp.c's hook, called for each bucket of each of this process's ranks. A sum has room for 2^62
 // units of 2^-40, so a rank's gradient may have 2^62 / ranks. A larger one, infinity or NaN sets a
-// flag that is summed with the last bucket. It then makes a gradient infinite in all processes.
+// flag, which is summed with the last bucket and makes a gradient infinite in all processes.
 static void add_integers(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Virtual *v = arg;

@@ -10,7 +10,7 @@
 //
 // bf16 has the range of f32. fp16 does not: small gradients would become 0. So the loss is
 // multiplied by a large scale, and so are all gradients of backward. The averaged gradients, in
-// f32, are divided by it again. If one overflows, the step is skipped, and a scale that adapts is
+// f32, are divided by the scale. If one overflows, the step is skipped, and a scale that adapts is
 // halved. All ranks decide alike: if any rank's gradient is infinite, no rank's average is finite.
 #include "amp.h"
 #include "agree.h"
@@ -164,8 +164,8 @@ void amp_wait(Amp *amp)
 
 // ==== A batch in parts ===========================================================================
 //
-// Several forward and backward passes add up to the gradients of one large batch, keep only a small
-// one's activations, and send gradients only once. BatchNorm sees one part at a time, so a network
+// Several forward and backward passes add up to the gradients of one large batch, but keep only one
+// part's activations, and send gradients only once. BatchNorm sees one part at a time, so a network
 // with BatchNorm learns slightly different weights than from the large batch.
 
 // On a GPU each part must start at a multiple of 16 bytes: 8 numbers of 16 bits.

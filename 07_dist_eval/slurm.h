@@ -14,7 +14,7 @@ void slurm_rank(const RendezvousConfig *config, World *world);
 
 // Sets where the ranks of a step meet; rank 0 also binds its socket there. The place is a port of
 // the first host, or --master-port of --master-addr. With --rendezvous, rank 0 writes its address
-// to a file, and the others wait for it (rendezvous_file.h). Fails if that is impossible.
+// to a file, and the others wait for it (rendezvous_file.h). Fails if there is no such place.
 void slurm_place(const RendezvousConfig *config, const World *world, TcpStoreConfig *store);
 // The first host of the step.
 const char *slurm_first_host(void);

@@ -11,7 +11,7 @@
 include_guard(GLOBAL)
 
 # C++ is for one file, common/comm/gloo/comm_gloo.cc: Gloo's calls are C++. Its compiler is by
-# default the C compiler's sister, clang++-14 for clang-14: what they make can be linked together.
+# default the C compiler's sister, clang++-14 for clang-14: their objects can be linked together.
 if(NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
     cmake_path(GET CMAKE_C_COMPILER FILENAME sister)
     string(REGEX REPLACE "clang" "clang++" sister "${sister}")
@@ -35,11 +35,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64" AND EXISTS /proc/cpuinfo)
         set(march x86-64-v3)
     endif()
 endif()
-set(DDP_MARCH ${march} CACHE STRING "the CPUs for which numbers are computed: what -march takes")
+set(DDP_MARCH ${march} CACHE STRING "CPUs that the computing files are compiled for: a value of -march")
 set(DDP_MACHINE -march=${DDP_MARCH})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     if(DDP_MARCH STREQUAL native)
-        set(DDP_MACHINE -mcpu=native)           # before version 15, clang has no -march=native there
+        set(DDP_MACHINE -mcpu=native)           # before version 15, clang has no -march=native on arm64
     endif()
     # With SVE, gcc 12 and 13 store some sums of vectors before they are computed. 1 means: only NEON.
     list(APPEND DDP_MACHINE
@@ -181,7 +181,7 @@ function(ddp_objects target rooms)
     if(NOT DDP_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
         list(APPEND options -O3)
     endif()
-    if(DDP_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL GNU)   # its copies of the stack misalign 64-byte vectors
+    if(DDP_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL GNU)   # ASan's copies of the stack misalign 64-byte vectors
         list(APPEND options --param=asan-use-after-return=0)
     endif()
     set_source_files_properties(${numbers} PROPERTIES COMPILE_OPTIONS "${options}")
@@ -246,7 +246,7 @@ foreach(library cublasLt cudart_static)
         set(CUDA_MISSING "no ${library} in the CUDA toolkit at ${CUDAToolkit_LIBRARY_DIR}")
     endif()
 endforeach()
-if(NOT CUDNN_MISSING)       # before 9.8 it makes no plans from a description of a device
+if(NOT CUDNN_MISSING)       # older versions make no plans from a description of a device
     set(header "${CUDNN_INCLUDE_DIR}/cudnn_version.h")
     if(EXISTS "${header}")
         file(STRINGS "${header}" version REGEX "^#define CUDNN_(MAJOR|MINOR) ")
@@ -266,7 +266,7 @@ if(DDP_CUDA AND NOT missing AND NOT CMAKE_CUDA_COMPILER)
     check_language(CUDA)
     if(NOT CMAKE_CUDA_COMPILER)
         set(missing "${CUDAToolkit_NVCC_EXECUTABLE} fails (CMakeError.log or CMakeConfigureLog.yaml in CMakeFiles has its output); if it is too \
-old for this g++, name an older one: -DCMAKE_CUDA_HOST_COMPILER=g++-12")
+old for this g++, name an older g++: -DCMAKE_CUDA_HOST_COMPILER=g++-12")
     endif()
 endif()
 if(NOT DDP_CUDA)

@@ -181,8 +181,8 @@ class Bench:
 
 class Torch:
     """PyTorch's side: a process per mode, which measures once for each line that it reads. After the first round only
-    the fastest mode and those in keep continue. A mode that fails is dropped. In the first round, compiled also
-    tries the fastest mode with torch.compile; then allocators tries the fastest with each of ALLOCATORS."""
+    the fastest mode and those in keep continue. A mode that fails is dropped. With `compiled`, the first round also
+    tries the fastest mode with torch.compile. With `allocators`, it then tries the fastest mode with each allocator."""
 
     def __init__(self, bench, what, modes, keep=(), compiled=False, allocators=False, **options):
         self.bench, self.what, self.keep, self.options = bench, what, keep, options
@@ -528,8 +528,8 @@ def ours_epoch(events):
     return images / epoch["seconds"], waited / epoch["seconds"], peak
 
 
-# Layers, heads, width, characters in a window, windows in a batch, steps of a measurement. The first is nanoGPT's for a
-# CPU.
+# Layers, heads, width, characters in a window, windows in a batch, steps of a measurement. The first row is
+# nanoGPT's for a CPU.
 GPT_JOBS = ((4, 4, 128, 64, 12, 120), (6, 6, 384, 256, 8, 20))
 
 

@@ -12,7 +12,7 @@ It prepares, then measures once for each line of its input. Each measurement is 
     folder    an epoch of a folder of pictures, without a model: ImageFolder and DataLoader
     product   a product of two 4096x4096 matrices; its "samples" are additions and multiplications
 
-These print one line and end; the caller measures the time from the start of the process:
+These end after their last line; the caller measures the time from the start of the process to a line:
 
     first     the first step of an epoch
     launch    the same, in each rank that torchrun starts

@@ -88,7 +88,7 @@ choose()
 }
 current() { cat "$work/.state/last" 2>/dev/null || true; }
 
-hints_shown() { grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0; }      # bash would evaluate other text
+hints_shown() { grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0; }      # bash would run other text
 
 # note RESULT: appends a line to the log that ./ddp exercise grade reads.
 note()
@@ -551,7 +551,7 @@ parse()
     [ "$command" = list ] || choose "$typed"
 }
 
-# `needs ARGUMENTS` is for ./ddp: it checks the arguments and prints the steps that must be built first, if any.
+# `needs ARGUMENTS` is for ./ddp: it checks the arguments and prints the programs that must be built first, if any.
 if [ "${1:-}" = needs ]; then
     shift
     parse "$@"

@@ -49,7 +49,7 @@ for backend in cuda cuda-gloo; do
     (cd "$build" && find $backend -type f -perm -u+x -exec cp --parents -t "$to/build" {} +)
 done
 cp "$build/tests/tool_compare_weights" "$to/build/tests"
-# tests/list: "name seconds", the limits from their ctest: lines
+# tests/list: "name seconds", the limits from the ctest: lines of the tests
 for source in "$root"/tests/test_*.c; do
     name=$(basename "$source" .c)_cuda
     [ -x "$build/tests/$name" ] || continue
@@ -66,8 +66,8 @@ strip --strip-debug "${programs[@]}"
 
 # --- shared libraries -------------------------------------------------------------------------------------------
 # glibc and NVIDIA's libraries come from the GPU machine. lib/spare holds libraries that it probably has, each in its
-# own folder. They are used only if they are missing or too old there: that machine's other libraries may need its newer
-# libstdc++.
+# own folder. A spare is used only if the machine's own is missing or too old: that machine's other libraries may need
+# its newer libstdc++.
 
 nvidia=()
 while read -r name path; do

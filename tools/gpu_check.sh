@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154  # colors and say: shell.sh; from the root of the tree
 # gpu_check.sh - ./ddp does not train on GPUs on which gpu_check.c fails. The verdicts are stored in
 # build/gpu_check: a folder per combination of driver, GPUs and build, since several machines may share the folder, with
-# a file per GPU. Only the GPUs of a run are checked, so that a GPU which others have filled does not matter.
+# a file per GPU. Only the GPUs of a run are checked, so a full GPU that the run does not use does not matter.
 
 gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds for a GPU
 

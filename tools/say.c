@@ -1,7 +1,7 @@
 // say.c - ./ddp say RUN.st: prints text from a checkpoint of a gpt.
 //
-// A language model gives each character a probability to be the next. This draws one, appends it
-// to the text, and asks again, with the last characters that fit in the model's window.
+// A language model gives each character a probability to be the next. The program draws one, appends
+// it to the text, and runs the model again on the last characters that fit in its window.
 #include "args.h"
 #include "check.h"
 #include "checkpoint.h"
@@ -47,7 +47,7 @@ static int size_of(const StFile *file, const char *path, const char *name, int o
     return (int)t->shape[of];
 }
 
-// The sizes, from the tensors, their names and the metadata. The file may come from anywhere, so its limits are checked
+// The sizes, from the tensors, their names and the metadata. The file may come from anywhere, so the sizes are checked
 // here, before memory is allocated.
 static ModelConfig config_of(const StFile *file, const char *path)
 {
@@ -148,7 +148,7 @@ static int draw(const Speaker *s, const float *logits, int64_t number)
     return best;
 }
 
-// A vocabulary may contain what a terminal takes for commands: control characters, also as UTF-8.
+// Replaces control characters, also in UTF-8, by spaces: a terminal would take them for commands.
 static void print_token(uint8_t byte)
 {
     static uint8_t last;

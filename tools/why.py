@@ -113,7 +113,7 @@ class Run:
         self.late, self.late_share, self.late_ms = self.find_late()
 
     def find_messages(self):
-        """A call's time on the network is its shortest on any rank: on the others it includes the wait for that one."""
+        """A call's time on the network is its shortest on any rank: on the others it includes the wait for that rank."""
         times = defaultdict(list)
         for of_rank in self.steps.values():
             for _, _, calls in of_rank:
@@ -134,7 +134,7 @@ class Run:
 
     def find_late(self):
         """-> the rank that most often has the shortest all-reduces in a step, in which share of the steps, by how
-        much. The others' are longer, because they wait for it. This needs no common clock."""
+        much. The others wait for that rank, so their all-reduces are longer. The ranks' clocks need not agree."""
         last, by = Counter(), defaultdict(list)
         for number in range(self.count if self.size > 1 else 0):
             waits = {rank: sum(call[1] for call in steps[number - self.count][2].values())
@@ -264,7 +264,8 @@ def print_predictions(run):
         ms, share = p.step(ranks=ranks or run.size, network=network)
         print(f"  {f'{ranks or run.size} ranks on {name}':<30} {share:8.0f} %, {ms:.1f} ms a step")
     if p.one_size:
-        print("The latency is unknown, since all messages have one size: a run with a smaller --bucket-mb shows it.")
+        print("The latency is unknown: the messages have one size, or noisy times. A run with a smaller --bucket-mb may "
+              "show it.")
 
 
 def print_limits(run):

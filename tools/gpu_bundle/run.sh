@@ -37,7 +37,7 @@ programs=("$here/build/cuda/07_dist_eval/train" "$here/build/cuda-gloo/07_dist_e
 python=${DDP_PYTHON:-python3}
 first_path=${LD_LIBRARY_PATH:-}         # kept for other programs
 
-# Folders with NVIDIA's libraries. pip's packages come first: PyTorch uses those.
+# Folders with NVIDIA's libraries: those of DDP_LIBRARIES, then pip's packages, which PyTorch uses, then others.
 list_folders()
 {
     tr : '\n' <<<"${DDP_LIBRARIES:-}"
@@ -138,7 +138,7 @@ cuDNN $(about cuDNN), NCCL $(about NCCL)"
         grep -qE "^flags.* $flag( |$)" /proc/cpuinfo || lacks+=" $flag"
     done
     name=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)
-    row must processor "$name, $(nproc) cores${lacks:+, without$lacks: ranks by Gloo may die of SIGILL}"
+    row must processor "$name, $(nproc) cores${lacks:+, without$lacks: programs of cuda-gloo may die of SIGILL}"
     row must GPU "$(PATH=$PATH:/usr/local/nvidia/bin nvidia-smi --format=csv,noheader \
         --query-gpu=name,driver_version,memory.total 2>/dev/null)" "none: nvidia-smi shows none"
     row must libcuda.so.1 "${found[libcuda.so.1]}" "not found: it comes with the driver"
@@ -248,7 +248,7 @@ check_twice_tf32() { twice 01_single_gpu --tf32 1; }
 check_twice_fp16() { twice 05_ddp_amp --amp fp16; }
 check_twice_bf16() { twice 05_ddp_amp --amp bf16; }
 
-# Time from start to the first step. The first run loads the libraries from disk, the second from the page cache.
+# Time of a start and one step, twice: the second start finds the libraries in the page cache.
 check_first_start()
 {
     local begin
@@ -296,8 +296,8 @@ refused()
 check_nccl_refuses_two() { refused 03_ddp_fork "2 ranks, but only 1 GPU"; }
 check_nccl_refuses_launched() { refused 04_ddp_launcher "a GPU of its own"; }
 
-# ranks_alike BACKEND RANKS STEP OPTION...: losses and weights match those of one process over two epochs, as on the
-# CPU, and two runs give the same bits. (The program itself compares the hashes of its ranks.)
+# ranks_alike BACKEND RANKS STEP OPTION...: losses and weights match those of one process over two epochs, and two
+# runs give the same bits. (The program itself compares the hashes of its ranks.)
 ranks_alike()
 {
     local backend=$1 ranks=$2 step=$3
@@ -418,7 +418,7 @@ cmd_sanitize()
     find_no_gpu
     [ -z "$no_gpu" ] || exit 77
     for tool in memcheck initcheck racecheck synccheck; do
-        # The last two are slow, and also report NVIDIA's own kernels. So they check only ours, cells_loop and others.
+        # The last two are slow, and also report NVIDIA's own kernels. So they check only our kernels (*s_loop*).
         # racecheck does not survive some of the cuDNN engines that are tried without --deterministic.
         only=()
         api=()
