@@ -98,7 +98,7 @@ static void plan_backward_data(Conv *c, const DnnConv *d, dnnl_primitive_desc_t 
     dnn_md_free(wanted);
 }
 
-// Without AVX-512, oneDNN is fast for images of one channel only if y is also stored as planes.
+// Without AVX-512 and with images of one channel, this pass is fast only if y is planes, too.
 static void plan_backward_weights(Conv *c, DnnConv d, dnnl_primitive_desc_t hint)
 {
     Shape planes = c->y;

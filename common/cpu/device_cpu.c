@@ -327,7 +327,6 @@ void stream_free(Stream *stream)
     free(stream);
 }
 
-// Calls fn(arg) at once, or if the stream has a thread, fn(copy of arg) there after earlier tasks.
 void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes)
 {
     if (!stream->beside) {

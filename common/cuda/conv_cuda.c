@@ -243,7 +243,7 @@ void *conv_new(const Op *op, const void *like)
     conv->dead_count =
         (size_t)problem.k * spec->kernel_h * spec->kernel_w * problem.c - conv->live_count;
     conv->is_product = conv_is_product(&problem);
-    ALIVE_OUTSIDE("loading", "cuDNN's engines");    // for the first plan
+    ALIVE_OUTSIDE("loading", "cuDNN's engines");    // the first plan loads them
     if (conv->is_product)
         make_products(conv, &problem);
     else

@@ -157,7 +157,6 @@ static void make_peers(int a, int b)
     CUDA(cudaSetDevice(a));
 }
 
-// Calls make_peers for this GPU and every GPU that this process opened before.
 static void enable_peer_access(int index)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

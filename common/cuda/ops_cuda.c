@@ -63,7 +63,7 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     device_use(device);
     ops->device = device;
     ops->config = *config;
-    ALIVE_OUTSIDE("loading", "cuDNN and cuBLAS");   // a gigabyte
+    ALIVE_OUTSIDE("loading", "cuDNN and cuBLAS");   // together a gigabyte
     lane_open(&ops->main, &device->compute);
     lane_open(&ops->beside, stream_new(device, "weight gradients"));
     CUBLAS(cublasLtCreate(&ops->blas));

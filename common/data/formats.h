@@ -2,8 +2,8 @@
 #pragma once
 #include "data/files.h"
 
-// Each fills data->train and data->test, and adds to data->checksum. Those with `dir` need the
-// `classes` of both sets. On an error data_close frees what was allocated.
+// Each fills data->train and data->test, and adds to data->checksum. Functions with `dir` read the
+// `classes` of both sets, so set these first. On an error data_close frees what was allocated.
 bool cifar10_read(Data *data, const char *dir, const char *hint, Error *err);
 bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err);
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err);

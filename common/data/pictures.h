@@ -7,7 +7,7 @@
 struct Pictures {
     const Folder *folder;
     int32_t *files;         // (count): the index in the folder of sample i
-    int resize;             // of the shorter side, unless a random part is cut
+    int resize;             // the shorter side after resizing, unless a random part is cut
     bool skip;              // a picture that cannot be decoded; else end the run
 };
 

@@ -12,7 +12,7 @@
 // An activation, and its gradient: one part from each layer that reads it, at most two.
 typedef struct Value {
     size_t count;           // for the most rows of a forward; logits: for a full batch
-    void *data;             // the images are the caller's: those of the last forward
+    void *data;             // of value 0, if images: the caller's memory, of the last forward
     void *grad[2];
     uint8_t *index;         // max pooling: where each maximum was
     float *mean, *inv_std;  // normalisation: of this batch or row, kept for backward
@@ -97,7 +97,6 @@ static void allocate_activations(Model *model)
     net->values = xcalloc(net->value_count, sizeof *net->values);
     for (int i = 0; i < net->value_count; i++)
         net->values[i].count = shape_count(net->plans->shapes[i]);
-    // logits are stored for the whole batch, even if fewer rows pass through at once
     net->values[net->value_count - 1].count =
         (size_t)model->config.batch * model->per_row * model->config.classes;
     char *next = net->activations = device_alloc(model->device, values_bytes(net, type));
