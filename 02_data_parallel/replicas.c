@@ -49,7 +49,7 @@ struct Replicas {
     OpsConfig ops;
     const float *inputs;    // of the batch, on the first device
     bool training;
-    float *scratch;         // on the first device: a copy of another's gradients, or NULL
+    float *scratch;         // on the first device: a copy of another device's gradients, or NULL
     Link link;
 
     Phase phase;

@@ -23,8 +23,8 @@ void replicas_close(Replicas *replicas);
 Device *replicas_device(const Replicas *replicas);
 // The largest number of a batch's rows that one device gets (torch.chunk's rule).
 int replicas_chunk(const Replicas *replicas, int batch);
-// The first device computes with this model. In its config, batch is the rows of logits, and pass
-// is replicas_chunk: the rows that go through it at once. The other devices get copies of it.
+// The first device computes with this model. In its config, batch is that of all devices, and
+// pass is replicas_chunk: the rows that one device computes. The other devices get copies of it.
 void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops);
 
 // inputs: (rows, ...) on the first device -> logits of all rows in its model. training: as in

@@ -4,8 +4,8 @@
 //   rank 0                 |     | listens  meet | step | step | evaluate | save |
 //   rank 1                      || connects meet | step | step | ...waits...     |
 //
-// The parent has one thread, and starts neither CUDA nor a library with threads, which its children
-// could then not use. To find the others, each rank gets a number, a port, and a token that no
+// The parent has one thread, and starts neither CUDA nor a library with threads: its children could
+// then not use them. To find the others, each rank gets a number, a port, and a token that no
 // other run has.
 #include "spawn.h"
 #include "check.h"
@@ -96,7 +96,7 @@ void spawn(const SpawnConfig *config, World *world)
     Supervisor *parent = supervise_new(store.size, 0, store.size);
     for (int rank = 0; rank < store.size; rank++) {
         pid_t pid = supervise_fork(parent, rank, config->timeout > 0 ? config->timeout : INFINITY);
-        CHECK(pid >= 0, "start fewer ranks (-n)", "cannot start rank %d: %s", rank, strerror(errno));
+        CHECK(pid >= 0, "start fewer ranks (-n)", "cannot fork rank %d: %s", rank, strerror(errno));
         if (pid == 0) {
             join(&store, rank, world);
             return;

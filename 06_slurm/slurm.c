@@ -41,7 +41,7 @@ bool slurm_is_task(void)
 
 static int number(const char *name) { return get(name) ? atoi(get(name)) : -1; }
 
-// ranks: of the tasks on this node, "0,1", or "0,2,4" if tasks are distributed cyclically.
+// ranks: SLURM_GTIDS, such as "0,1", or "0,2,4" if tasks are distributed cyclically.
 static int count_ranks(const char *ranks)
 {
     int count = 1;
@@ -89,7 +89,7 @@ static const char *first_host(const char *list)
     return host;
 }
 
-// Below the ports that Linux assigns by default. Two jobs on one node rarely get the same port.
+// A port below those that Linux assigns by default. Two jobs on one node rarely get the same port.
 static int step_port(void)
 {
     const char *job = get("SLURM_JOB_ID"), *step = get("SLURM_STEP_ID");

@@ -33,9 +33,9 @@ struct Eval {
     Comm *comm;                 // its own: its calls must not wait for gradients
     Stream *stream;             // on which sums are sent
     Verdict *verdicts;          // of this rank's batches, one after the other; device
-    Verdict *gathered;          // all ranks' verdicts, if needed, by rank; on rank 0, device
+    Verdict *gathered;          // rank 0, device: all ranks' verdicts, in rank order; or NULL
     Result result;              // this rank's counts; after the sum, those of all ranks
-    double *numbers, *sums;     // to be summed: in host memory, and in the device's
+    double *numbers, *sums;     // that the ranks add up: in host and in device memory
     Log *log;
     LogStep line;               // to be printed when its sums are there; step 0: no line
 };

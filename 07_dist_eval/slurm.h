@@ -8,8 +8,8 @@ void slurm_options(Args *args, const char **meet);
 
 // Is this process a task of a step, started by srun?
 bool slurm_is_task(void);
-// Sets the task's rank, the world size, and both for this machine alone. --local-rank takes
-// precedence over Slurm's.
+// Sets the task's rank, size, local_rank and local_size. --local-rank takes precedence over Slurm's
+// number.
 void slurm_rank(const RendezvousConfig *config, World *world);
 
 // Sets where the ranks of a step meet; rank 0 also binds its socket there. The place is a port of

@@ -147,7 +147,7 @@ class Bench:
         return rate_of(self.events(self.command(step, ranks, *options)))
 
     def python(self):
-        """A python with PyTorch."""
+        """A python with PyTorch, which is installed in build/venv if necessary."""
         python = os.environ.get("DDP_PYTHON") or f"{ROOT}/build/venv/bin/python"
         complete = f"{ROOT}/build/venv/complete"
         if not os.path.exists(complete) and not os.environ.get("DDP_PYTHON"):

@@ -204,7 +204,6 @@ static void take_steps(Job *job, const char *arch, int channels, int per_row, Re
     model_free(model);
 }
 
-// With training's default algorithms, not the deterministic ones.
 static void compute(int index, const Mode *mode, Results *first, Results *third)
 {
     Job job = { .device = device_open(index, 0), .mode = mode };
