@@ -41,7 +41,7 @@ static int64_t words_shuffle(uint8_t *bytes, int64_t size)
     return to;
 }
 
-// "a", or "0x0a" for what is not visible ASCII, and for commas and quotes.
+// "a", or "0x0a" for what is not visible ASCII, and for commas and double quotes.
 static const char *byte_name(int byte)
 {
     static char names[256][8];
