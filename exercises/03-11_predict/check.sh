@@ -15,7 +15,7 @@ equal "2. steps in an epoch" "$(value three.0.jsonl step steps)" "$(answer 2)"
 for rank in 0 1 2; do images seen.$rank.jsonl 1; done | sort | uniq -d | wc -l >twice
 why="3 ranks take 33 samples each, and there are 97."
 equal "3. samples that are used twice" "$(cat twice)" "$(answer 3)"
-why="2 (N - 1) / N times 12 MB. Exercise 03-8 counts these bytes in a ring of your own."
+why="2 (N - 1) / N times 12 MB, with N = 4."
 equal "4. megabytes that a rank sends in a ring of 4" "$((2 * 3 * 12 / 4))" "$(answer 4)"
 
 same=(--train-samples 96 --seed 5)

@@ -3,7 +3,7 @@
 # starts. The ranks must still connect, in a requeued job and in the next step of the same job.
 # fails with: a job that was requeued: rank 1 connects to the port of rank 0
 build --with check.c --wrap rendezvous_file_read --wrap rendezvous_file_write
-port=$((10000 + $$ % 20000))    # below the ports that the system assigns, so that no other program gets an old one
+port=$((10000 + $$ % 20000))    # below the ports that the system assigns, so that no other program gets an old port
 
 # task NAME RANK VARIABLES...: starts the rank in the background; output in NAME.RANK.out, process in $task.
 task()
@@ -60,11 +60,11 @@ killed()
 
 meets "a first run" first
 killed
-why="That is the port of the rank 0 that was killed when the job first ran."
+why="The port that rank 1 found is that of the rank 0 that was killed when the job first ran."
 meets "a job that was requeued" again SLURM_RESTART_COUNT=1
 why="The job was requeued a second time."
 killed SLURM_RESTART_COUNT=1
 meets "requeued twice" third SLURM_RESTART_COUNT=2
 killed
-why="That is the port of the previous step, which was killed."
+why="The port that rank 1 found is that of the previous step, which was killed."
 meets "the next srun of a job" next SLURM_STEP_ID=1
