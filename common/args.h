@@ -39,8 +39,8 @@ typedef struct Option {
     double min, max;       // of a number, inclusive
     bool local;            // may differ between the processes of a run
     bool output;           // ARG_STRING: a file to write, which no other output option may name
-    const char *needs;     // another option without which this one has no effect, and its values.
-                           // "momentum": any but off. "schedule step|multistep": one of these.
+    const char *needs;     // another option that this one needs to have an effect, and its value.
+                           // "momentum": any but 0 or no. "schedule step|multistep": one of these.
                            // "data text:": a value with this beginning. "data not synthetic": any
                            // other value
 } Option;

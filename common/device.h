@@ -35,7 +35,7 @@ const char *device_limit(int level);
 // makes it the calling thread's current device.
 Device *device_open(int index, int threads);
 // CPU: the number of threads for each of `devices` devices that share the cores of this process's
-// affinity mask: `asked`, or if that is 0 OMP_NUM_THREADS, or if that is not set an equal share.
+// affinity mask: `asked`; if it is 0, OMP_NUM_THREADS; if that is not set, an equal share.
 // warn: print a warning if there are more threads than cores.
 int device_share(int devices, int asked, bool warn);
 void device_close(Device *device);

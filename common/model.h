@@ -93,9 +93,9 @@ void model_backward(Model *model, GradReady ready, void *arg);
 // The score of a test in percent: of images the accuracy, of text e^-loss.
 double model_score(const Model *model, const Stats *test);
 
-// Converts one tensor between torch's layout and a copy of an arena in host memory: of params or
-// momentum or, for a MODEL_BUFFER, of buffers. A copy of the gradients must first be extended with
-// zeros to param_count.
+// Converts one tensor between torch's layout and a copy of an arena in host memory. The arena is
+// params or one of the optimizer's; for a MODEL_BUFFER it is buffers. A copy of the gradients must
+// first be extended with zeros to param_count.
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 

@@ -213,8 +213,9 @@ extern const bool ops_beside;
 // Later work of the device's stream waits for all gradients of weights.
 void ops_join(Ops *ops);
 
-// The backend chooses the order of a convolution's weights in the arena: that of `like`, if given.
-// Weights that only ever multiply padding may be dead: elsewhere in the arena, and in no product.
+// The order of a convolution's weights in the arena is that of op_new's `like`; without `like`, the
+// backend chooses it. Weights that only ever multiply padding may be dead: they are elsewhere in
+// the arena, and no product reads them.
 // conv_weights_move copies all weights to torch's OIHW order, or back, in host memory.
 typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
 size_t conv_live_count(const Op *conv);     // floats in the arena, with padding

@@ -12,9 +12,9 @@ typedef enum OutputKind {
     OUTPUT_RENDEZVOUS       // rank 0's address, for a file system that all machines share
 } OutputKind;
 
-// Do these names mean the same file, links to files aside? They also do if they differ only in an
-// ending .best, .tmp or .lock, since a run writes these files, too. A name with %r means the files
-// of all ranks.
+// Do these names mean the same file? Links to files are not followed. True also if the names differ
+// only in an ending .best, .tmp or .lock, since a run writes these files, too. A name with %r means
+// the files of all ranks.
 bool output_same(const char *a, const char *b);
 
 // Call it before opening a file to write. Fails if the file cannot be read, or if its first bytes
@@ -22,8 +22,8 @@ bool output_same(const char *a, const char *b);
 bool output_claim(const char *path, OutputKind kind, Error *err);
 
 // Claims a regular file, or one that does not exist yet, for replace_open. Until this process ends,
-// no other process on this host can do the same, because this one holds a lock on path.lock (if the
-// file system has locks). The lock of a process that was killed is gone; its file may remain.
+// no other process on this host can claim the file, because this process holds a lock on path.lock
+// (if the file system has locks). When a process is killed, its lock is gone; path.lock may remain.
 bool output_lock(const char *path, OutputKind kind, Error *err);
 
 // Locks an open file, if it is a regular one, until it is closed. False if another process has held

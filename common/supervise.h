@@ -26,7 +26,7 @@ int supervise(Supervisor *supervisor);
 int supervise_pause(Supervisor *supervisor, double seconds);
 
 // For a program that a launcher may have started, even through scripts. This process then ends when
-// the launcher dies, if it is known (launcher_pid). True: our supervisor watches this process, and
+// the launcher dies, if the launcher's pid is known. True: our supervisor watches this process, and
 // prints the message about Ctrl-C for it. False: this process watches itself until it has joined
 // rank 0 (tcp_store.h).
 bool supervise_inherit(void);

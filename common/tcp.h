@@ -16,7 +16,7 @@ bool tcp_is_loopback(const char *address);
 // loopback.
 bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // Makes NCCL and Open MPI use this interface, by environment variables, unless these already name
-// one. Gloo needs none: it listens at the world's address.
+// one. Gloo needs no variable: it listens at the world's address.
 void tcp_set_library_interface(const char *interface);
 
 // Raises the limit on open files. Fails if this process may not open so many sockets, and 40 files

@@ -19,15 +19,15 @@ typedef struct TcpStoreConfig {
     int socket;                         // rank 0: a socket that is bound to `place`
     TcpAddress from;                    // our own address; "": the one that reaches rank 0
     char run[STORE_NAME];               // rank 0 refuses ranks of a run with another name
-    char token[STORE_TOKEN];            // or another token; "": there is none
+    char token[STORE_TOKEN];            // or with another token; "": no token
     bool supervised;                    // a supervisor on this machine reports how its ranks die
 } TcpStoreConfig;
 
 // A random token, hexadecimal.
 void tcp_store_new_token(char token[STORE_TOKEN]);
-// For a rank 0 that can pass its place on to the others: binds at `host`; without it at `from`;
-// without that at the loopback (one_host) or at this machine's first address. port <= 0: the system
-// chooses. Makes a token if there is none.
+// For a rank 0 that can pass its place on to the others. Binds at `host`; without `host`, at
+// `from`; without both, at the loopback (one_host) or at this machine's first address. port <= 0:
+// the system chooses a port. Makes a token if there is none.
 void tcp_store_offer(TcpStoreConfig *config, const char *host, int port, bool one_host);
 
 // Returns when all ranks are there, and fills in the world's address, run and store. Fails if a

@@ -21,7 +21,7 @@ typedef struct Watched {
     double last_beat;       // s: when they were last seen to change
     bool waits;             // for other ranks or its device, at the last look
     int outside;            // as the page's, at the last look
-    bool printed;           // that it waits for something outside
+    bool printed;           // a line about its wait for something outside
 } Watched;
 
 typedef struct Watch {

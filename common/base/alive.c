@@ -115,7 +115,7 @@ static _Atomic uint64_t slowest[ALIVE_DOING / 8];
 void alive_slowest_set(const char *text) { text_set(slowest, ALIVE_DOING / 8, text); }
 void alive_slowest(char text[ALIVE_DOING]) { text_get(text, ALIVE_DOING / 8, slowest); }
 
-static AliveOutside *oldest;            // of all threads' waits: the others may wait for this one
+static AliveOutside *oldest;            // of all threads' waits: it may be why the newer ones wait
 static pthread_mutex_t outside_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void publish_oldest(void)
