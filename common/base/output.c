@@ -57,7 +57,7 @@ static const struct {
     const char *name, *start;
     size_t length, at;
 } kinds[] = {
-    [OUTPUT_CHECKPOINT] = { "a checkpoint", "\0\0\0\0\0{", 6, 3 },  // bytes 0-7: the header's length
+    [OUTPUT_CHECKPOINT] = { "a checkpoint", "\0\0\0\0\0{", 6, 3 },  // bytes 0-7: header's length
     [OUTPUT_EVENTS] = { "a metrics file", "{\"event\":", 9, 0 },
     [OUTPUT_TIMELINE] = { "a timeline", "[\n{\"ph\":", 8, 0 },
     [OUTPUT_TABLE] = { "a table of results", "index,label,", 12, 0 },
