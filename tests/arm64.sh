@@ -11,7 +11,6 @@ cd "$root"
 build=$root/build/arm64
 libraries=$build/root
 
-# Tests that do not run under qemu, and why.
 without='
 test_tcp_store        counts threads, and qemu adds one
 test_model            slow: many steps of ResNets

@@ -88,7 +88,6 @@ static inline void *activation(Shape s, const double *v)
 
 static inline void *empty(Shape s) { return memory(shape_bytes(s)); }
 
-// A checksum of all results that expect_near has compared, and of those that a test adds with add_bits.
 static uint64_t result_bits;
 
 static inline void add_bits(const void *results, size_t bytes)

@@ -2,7 +2,7 @@
 # exercises and functions that they name exist. BUILD contains 01_single_gpu/train; --help lists the options. Prints what
 # is wrong, then how much was checked; the exit status is 1 if anything is wrong.
 #
-# docs.pl --commands ROOT - lists the commands of these documents for test_readme_runs.sh: see list_commands.
+# docs.pl --commands ROOT - lists the documents' commands for test_readme_runs.sh: see list_commands.
 #
 # Code is `spans`, and the lines of indented or fenced blocks. In such a line, what follows two blanks or " # " is an
 # explanation. Not checked: generated lists, diffs, and spans that are followed by "is refused".
@@ -52,7 +52,7 @@ sub learn_options
     }
 }
 
-# Is it a placeholder, or does it contain one, as STEP, test_NAME.c, FILE.svg?
+# Is it, or does it contain, a placeholder such as STEP?
 sub stands_for
 {
     my $word = shift;
@@ -81,7 +81,6 @@ sub check_code
 
 # --- links ----------------------------------------------------------------------------------------------------------
 
-# The anchors of a document's headings, as GitHub makes them.
 my %anchors;
 sub anchors_of
 {
@@ -108,7 +107,7 @@ sub resolved
     return $file;
 }
 
-# A link such as [165 lines](03_ddp_fork/ddp.c) names the size of a file, or of a step's sources: it may be off by 3 %.
+# [165 lines](03_ddp_fork/ddp.c): the size of a file, or of a step's sources, may be off by 3 %.
 sub check_size
 {
     my ($size, $path) = @_;
@@ -137,7 +136,7 @@ sub check_link
 
 # --- documents ------------------------------------------------------------------------------------------------------
 
-# In a document's list, the names after a file's name must be functions, types or constants of that file.
+# The names that a document lists after a .c file must be its functions; after a header, they must occur in it.
 sub check_definitions
 {
     my ($file, $list) = @_;
@@ -151,13 +150,12 @@ sub check_definitions
 
 sub blank { return $_[0] =~ s/[^\n]//gr }
 
-# A document without its generated lists and diffs.
 sub text_of_document
 {
     return slurp(shift) =~ s/(<!-- (\w+): generated.*?<!-- \2 end -->|^```diff\n.*?^```$)/blank($1)/gmser;
 }
 
-# Calls $take with each block's text and the number of its first line, and blanks it.
+# Calls $take with each block's text and the number of its first line, and blanks the block.
 sub take_blocks
 {
     my ($text, $take) = @_;
@@ -170,7 +168,6 @@ sub take_blocks
     $$text =~ s/(?<=\n\n)((?: {4}[^\n]*\n)(?: {4}[^\n]*\n|\n(?= {4}))*)/$block->($1, $-[0])/gse;
 }
 
-# A block's line without its explanation.
 sub unexplained { return $_[0] =~ s/(?<=\S)(?: {2,}| +# ).*//r }
 
 sub spanned { return $_[0] =~ s/\s*\n\s*/ /gr =~ s/\\\|/|/gr }
@@ -237,7 +234,6 @@ sub is_command
     return $in_block && $first =~ /^(?:git|kill|tail|gdb|mv|touch|patch|python3?|perl|cd|cc|sed)$/;
 }
 
-# Does the command have a placeholder, such as STEP?
 sub is_pattern
 {
     return shift =~ m{

@@ -32,7 +32,6 @@ evaluate()
         --predictions "$name.predictions" "$@" >"$name.out" 2>&1
 }
 
-# The results that rank 0 prints and writes, which must not depend on the number of ranks.
 printed_results() { grep -E '^   == (test:|[0-9]+ )' "$1.out"; grep -hE '"event":"(eval|class)"' "$1.0.jsonl"; }
 same()
 {

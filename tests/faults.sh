@@ -32,7 +32,7 @@ list()
     done
 }
 
-# copy NAME...: makes or updates a copy of the sources for these faults. Updating it keeps recompilation short.
+# Updating an old copy keeps recompilation short.
 copy()
 {
     local cuda=OFF file
@@ -57,7 +57,6 @@ take_back()
     rm -f "$work/applied"
 }
 
-# sample N: N names, chosen by a checksum of all sources.
 sample()
 {
     local sum name
@@ -68,7 +67,7 @@ sample()
     done | sort | head -n "$1" | sed 's/.* //'
 }
 
-# make_targets TEST...: ninja's targets for these tests: programs, and the programs that scripts name.
+# ninja's targets for these tests: programs, and the programs that scripts name.
 make_targets()
 {
     local test source
@@ -87,7 +86,7 @@ make_targets()
 }
 compile() { cmake --build "$work/build" --target "$@" >"$work/log" 2>&1; }
 
-# run_tests OPTIONS...: true if a test fails; leaves its name in $caught.
+# True if a test fails; leaves its name in $caught.
 run_tests()
 {
     local out
@@ -100,7 +99,6 @@ run_tests()
 
 tests_of() { field "$1" 'Caught by' | tr -d ' ' | tr ',' '\n'; }
 
-# prove NAME: prints one line; fails if no test catches the fault.
 prove()
 {
     local name=$1 first caught='' begin=$SECONDS
@@ -116,7 +114,6 @@ prove()
     [ -n "$caught" ]
 }
 
-# check_without NAME...: without these faults, their tests must pass in the copy.
 check_without()
 {
     local tests caught

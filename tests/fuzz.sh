@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# fuzz.sh PROGRAM - lets libFuzzer search for 4 s, starting from a copy of the committed corpus.
-# Inputs that crash the program are printed in base64.
+# fuzz.sh PROGRAM - lets libFuzzer search for 4 s from a copy of the corpus. Prints inputs that crash in base64.
 set -u
 program=$1
 if [ ! -x "$program" ]; then

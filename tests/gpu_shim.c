@@ -1,5 +1,5 @@
-// gpu_shim.c - uses CUDA and NCCL as textbook programs do, and checks the results. test_gpu_shim.sh starts one
-// process per rank. This file also compiles with NVIDIA's headers.
+// gpu_shim.c - uses CUDA and NCCL as textbook programs do, and checks the results. It also compiles with NVIDIA's
+// headers.
 //
 //   gpu_shim RANK RANKS FILE SCENARIO      FILE: through which rank 0 passes NCCL's id to the others
 #include <cuda_runtime.h>
@@ -121,7 +121,7 @@ static void test_cuda(void)
     MUST(cudaFreeHost(host));
 }
 
-// The values are rank + i; each call is checked on the host.
+// The values are rank + i.
 static void test_collectives(cudaStream_t stream)
 {
     static float in[8 * COUNT], out[8 * COUNT];
@@ -141,7 +141,7 @@ static void test_collectives(cudaStream_t stream)
     MUST(cudaMemcpyAsync(out, b, bytes, cudaMemcpyDeviceToHost, stream));
     CHECK(out[1] == sum + size * (rank * COUNT + 1.0));
     MUST(ncclAllGather(a, b, COUNT, ncclFloat, comm, stream));
-    MUST(ncclAllGather(b + rank * COUNT, b, COUNT, ncclFloat, comm, stream));   // in place
+    MUST(ncclAllGather(b + rank * COUNT, b, COUNT, ncclFloat, comm, stream));
     MUST(cudaMemcpyAsync(out, b, all, cudaMemcpyDeviceToHost, stream));
     for (int r = 0; r < size; r++)
         CHECK(out[r * COUNT] == r && out[r * COUNT + 9] == r + 9);
@@ -150,7 +150,7 @@ static void test_collectives(cudaStream_t stream)
     MUST(cudaMemcpyAsync(out, b, bytes, cudaMemcpyDeviceToHost, stream));
     CHECK(out[0] == last && out[9] == last + 9);
 
-    // all to all, each rank also with itself; in a group, the order of the calls does not matter
+    // each rank also with itself; in a group, the order of the calls does not matter
     MUST(ncclGroupStart());
     for (int r = 0; r < size; r++) {
         MUST(ncclRecv(b + r * COUNT, COUNT, ncclFloat, r, comm, stream));
@@ -168,7 +168,7 @@ static void test_collectives(cudaStream_t stream)
     MUST(cudaFree(b));
 }
 
-// Pairs of ranks exchange numbers on two streams and two communicators, without a group.
+// Without a group.
 static void test_pairs(const char *file)
 {
     ncclComm_t second = new_comm(file, 2);

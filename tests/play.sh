@@ -22,7 +22,6 @@ begin()
     "$@" >"$TMP/output" 2>&1 </dev/null &
     pid=$!
 }
-# ends STATUS: the command that `begin` started ends with STATUS.
 ends() { local status; wait "$pid" 2>/dev/null; status=$?; echo "status $status"; [ $status = "$1" ]; }
 ready() { at_last says_times "$1" '^(\[rank [0-9]+\] )?ready: '; }              # ready N: waits for N ranks
 pid_of() { sed -n "s/^ready: rank $1, pid //p" "$TMP/output"; }

@@ -31,14 +31,13 @@ stop_left()
     done
 }
 
-# The files in /dev/shm, without two kinds. test_run.sh leaves some on purpose, which only its own run.sh may report.
-# LLVM's OpenMP leaves a file for each process that is killed.
+# Without the files that test_run.sh leaves on purpose, and those that LLVM's OpenMP leaves for killed processes.
 list_shm()
 {
     find /dev/shm -mindepth 1 -maxdepth 1 ! -name "${SHM_OF_OTHERS-ddp-test-run-*}" \
         ! -name '__KMP_REGISTERED_LIB_*' -printf '%f\n' 2>/dev/null | sort
 }
-# New files there that no process has open: files of tests that run at the same time are open.
+# New files that no process has open: files of other tests are open.
 left_shm()
 {
     local file
@@ -55,7 +54,7 @@ env "$mark" timeout --foreground --kill-after=10 "$limit" "$@"
 status=$?
 [ $status = 124 ] && echo "run.sh: stopped after $limit s"
 
-for _ in 1 2 3 4 5 6 7 8 9 10; do       # gives processes time to end
+for _ in 1 2 3 4 5 6 7 8 9 10; do
     shm=$(left_shm)
     [ -z "$(left_processes)$shm" ] && exit $status
     sleep 0.2

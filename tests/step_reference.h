@@ -1,9 +1,8 @@
 // step_reference.h - compares one training step with PyTorch's.
 //
-// Two runs of a deep network diverge within a few steps (even PyTorch on one thread and on two), so
-// whole runs cannot be compared. A single step can: from the same weights, momentum and batch, our
-// step must give PyTorch's loss, gradients and updates. tools/reference makes the files;
-// reference.py there documents their contents.
+// Two runs of a deep network diverge within a few steps (even PyTorch on one thread and on two), so whole runs
+// cannot be compared. A single step can: from the same weights, momentum and batch, our step must give PyTorch's
+// loss, gradients and updates. tools/reference makes the files; reference.py there documents their contents.
 //
 //   StepRun run;
 //   step_open(&run, reference_path("resnet18-1.step.safetensors"));
@@ -15,7 +14,7 @@
 //   step_compare(&run, loss);                        // loss: the mean over the whole batch
 //   step_close(&run);                                // then free the model
 //
-// With several ranks, each takes a part of the rows, and one of them compares what all have computed.
+// With several ranks, each takes a part of the rows, and one compares what all have computed.
 #pragma once
 #include "test.h"
 
@@ -42,7 +41,7 @@ typedef struct StepRun {
     StFile file;
     int batch;                  // rows of PyTorch's batch
     Model *model;
-    int rows;                   // rows of the batch in this process
+    int rows;
     float *velocity;            // device
     Scalars *scalars;           // device: step_recipe
     Stats *stats;               // device
@@ -179,7 +178,7 @@ static inline void labels_set(StepRun *run, const int64_t *labels, int rows)
 
 enum { STREAM_IMAGES = 1 << 20, STREAM_NOISE, STREAM_LABELS };
 
-// Generates `count` multiples of 2^-15 in [-1, 1): eight from each Philox call, low halves first.
+// `count` multiples of 2^-15 in [-1, 1): eight from each Philox call, low halves first.
 static inline void numbers_make(uint64_t seed, uint64_t stream, int64_t count, float *out)
 {
     for (int64_t i = 0; i < count; i += 8) {
@@ -207,8 +206,8 @@ static inline float weight_scale(const ModelTensor *tensor)
     return scale;
 }
 
-// Turns numbers in [-1, 1) into values that suit the tensor. A norm's bias is about plus or minus two
-// standard deviations, so that few sums are so close to ReLU's kink that rounding decides the result.
+// Turns numbers in [-1, 1) into values that suit the tensor. A norm's bias is about plus or minus two standard
+// deviations, so that few sums are close to ReLU's kink, where rounding would decide the result.
 static inline void numbers_shape(const ModelTensor *tensor, float *u)
 {
     float scale = tensor->kind == MODEL_WEIGHT ? weight_scale(tensor) : 1;
@@ -266,7 +265,7 @@ static inline void state_make(StepRun *run, uint64_t seed)
     free(params);
 }
 
-// Generates images of noisy 8x8 blocks, and labels; uses run->rows rows from `first` on.
+// Images of noisy 8x8 blocks, and labels; uses run->rows rows from `first` on.
 static inline void batch_make(StepRun *run, uint64_t seed, int first)
 {
     const ModelConfig *config = &run->model->config;
@@ -347,17 +346,16 @@ static inline void export_change(const Model *model, const ModelTensor *tensor,
 
 // A step's effect on one tensor: kind "grad.", "update." or "stat."; column: its column in the file's `far`.
 typedef struct Outcome {
-    const StFile *file;         // of the step
+    const StFile *file;
     const char *kind;
     int column;
     const ModelTensor *tensor;
-    int rank;                   // tensor_rank(model, tensor)
+    int rank;
     const float *ours;
 } Outcome;
 
 typedef void (*Judge)(void *arg, const Outcome *outcome);
 
-// Calls the judge for every gradient, update and statistic. Gradients are those in model->grads.
 static inline void step_outcomes(const StepRun *run, Judge judge, void *arg)
 {
     const Model *model = run->model;
@@ -403,7 +401,6 @@ static inline void step_open(StepRun *run, const char *path)
     run->batch = file_int(&run->file, "rows");
 }
 
-// The file's model, for a batch of `rows`. Valid until step_close.
 static inline ModelConfig step_config(const StepRun *run, int rows)
 {
     const StFile *file = &run->file;

@@ -38,7 +38,7 @@ static inline void test_all(void)
         test_list[i]();
 }
 
-// The code under test may call exit(0). So once a program has begun to check, it fails if it does not reach test_done.
+// The code under test may call exit(0): a program that has begun to check fails if it does not reach test_done.
 static pid_t test_process;
 static int test_reached_done;
 
@@ -57,7 +57,6 @@ __attribute__((constructor)) static void test_begin(void)
     on_exit(test_at_exit, NULL);
 }
 
-// Counts the check. If it fails, reports where and continues. Returns the condition.
 #define EXPECT(condition, ...) test_expect(__FILE__, __LINE__, (condition), #condition, __VA_ARGS__)
 
 __attribute__((format(printf, 5, 6))) static inline int
@@ -103,7 +102,6 @@ test_expect(const char *file, int line, int holds, const char *condition, const 
                value_, wanted_, (double)(tolerance));                                              \
     } while (0)
 
-// Ends the program as skipped: the machine lacks something that the test needs.
 #define TEST_SKIP(...)                                                                             \
     do {                                                                                           \
         printf("skipped: " __VA_ARGS__);                                                           \
@@ -111,7 +109,7 @@ test_expect(const char *file, int line, int holds, const char *condition, const 
         exit(TEST_SKIPPED);                                                                        \
     } while (0)
 
-// A path in the test's scratch directory ($TMP, else /tmp). Valid during the next three calls.
+// In the scratch directory ($TMP, else /tmp). Valid during the next three calls.
 static inline const char *test_path(const char *name)
 {
     static char paths[4][4096];
@@ -130,7 +128,7 @@ static inline const char *test_file(const char *name, const void *bytes, size_t 
     return path;
 }
 
-// A file's text, or "" if it cannot be read. Valid until the next call.
+// "" if it cannot be read. Valid until the next call.
 static inline const char *test_read(const char *path)
 {
     static char text[8 << 20];
@@ -156,8 +154,7 @@ static inline int test_times(const char *text, const char *part)
     return n;
 }
 
-// Runs work(arg) in a child process, whose stdout and stderr are then in test_said. Returns its exit status, or 128 +
-// the signal that ended it.
+// Runs work(arg) in a child process; test_said: its output. Returns its exit status, or 128 + the signal that ended it.
 static char test_said[1 << 20];
 static inline int test_child(void (*work)(const void *arg), const void *arg)
 {
@@ -198,7 +195,7 @@ static inline void test_again_with(const char *name, const char *value, char *co
     EXPECT(status == 0, "with %s=%s: status %d", name, value, status);
 }
 
-// The last line of main: return test_done(). A program without checks fails.
+// The last line of main: return test_done(). Fails without checks.
 static inline int test_done(void)
 {
     test_reached_done = 1;

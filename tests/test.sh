@@ -21,8 +21,7 @@ not_so()
     tail -40 "$TMP/output" 2>/dev/null | sed 's/^/    | /'
 }
 
-# expect STATUS TEXT COMMAND...: the command ends with STATUS, and TEXT is in its output (stdout and stderr, which stay
-# in $TMP/output).
+# expect STATUS TEXT COMMAND...: it ends with STATUS and prints TEXT (stdout and stderr stay in $TMP/output).
 expect()
 {
     local wanted=$1 text=$2 status
@@ -50,7 +49,6 @@ check()
     fi
 }
 
-# not COMMAND...: for check, the command must fail.
 not() { ! "$@"; }
 
 # is VALUE WANTED: for check, both are the same, and not empty.
@@ -68,10 +66,8 @@ until_so()
     done
 }
 
-# hash_of [FILE]: the weights' hash that a run printed.
 hash_of() { sed -n 's/^weight hash: //p' "${1:-$TMP/output}"; }
 
-# field FILE EVENT NAME: the values of NAME in these events of a metrics file.
 field() { sed -n 's/.*"event":"'"$2"'".*"'"$3"'":\([^,}]*\)[,}].*/\1/p' "$1"; }
 
 # near FILE FILE FAR: for check, the numbers of each line are at most FAR apart.
@@ -82,7 +78,7 @@ near()
         END { exit bad || NR == 0 }'
 }
 
-# put_in FILE FROM TO: replaces FROM, which must be in exactly one line of the file, with TO.
+# FROM must be in exactly one line of the file.
 put_in()
 {
     [ "$(grep -cF -- "$2" "$1")" = 1 ] || { echo "$1: not exactly one line contains: $2"; return 1; }
@@ -104,7 +100,6 @@ build_with()
         -o "$name" "$tree/libddp_cpu.a" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lm -lstdc++
 }
 
-# test_done: prints the counts and ends the test. The last line of a script.
 test_done()
 {
     echo "$passed passed, $failed failed"

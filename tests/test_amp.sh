@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300 PROCESSORS 2
 # 05: mixed precision, a loss scale on which all ranks agree, gradient accumulation, clipping, 16-bit messages. Options
-# that must not change the result are compared bit by bit. Some mistakes are made in a copy of the step.
+# that must not change the result are compared bit by bit.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 step=$BUILD/05_ddp_amp
@@ -37,7 +37,6 @@ if grep -q avx512_bf16 /proc/cpuinfo; then
     expect 0 "== amp: bf16" env DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 "$train" "${lenet[@]}" --max-steps 1
     expect 0 "== amp: bf16" "$train" -a gpt --data words --max-steps 1
     ! grep -q amx_bf16 /proc/cpuinfo || expect 0 "== amp: off: no" "$train" "${lenet[@]}" --max-steps 1
-    # Ranks whose processors differ use the instructions that all have.
     cat >one_is_old <<'END'
 #!/bin/sh
 export DNNL_MAX_CPU_ISA=AVX512_CORE_BF16
@@ -60,20 +59,19 @@ older=$BUILD/04_ddp_launcher
 expect 0 "weight hash: " "$older/launch" --nproc-per-node 2 -- "$older/train" "${lenet[@]}"
 before=$(hash_of)
 check "off: the weights of step 04" is "$(hash_with 2 --amp off)" "$before"
-# A scale that is a power of two costs bf16 no precision, and gradients are clipped after the scale is divided out.
+# A power of two costs bf16 no precision, and gradients are clipped after the scale is divided out.
 clipped=$(hash_with 2 --amp bf16 --clip-norm 0.25)
 check "clipping changes something" [ "$clipped" != "$(hash_with 2 --amp bf16)" ]
 scaled_alike() { is "$(hash_with 2 --amp bf16 --clip-norm 0.25 --loss-scale 4096)" "$clipped"; }
 check "the scale does not change what is clipped" scaled_alike
-# Gradients are averaged over ranks before their norm is taken, so one process with the whole batch has the same norm.
 expect 0 "" ranks 2 --amp off --max-steps 4
 cp m.0.jsonl two
 expect 0 "" ranks 1 --amp off --max-steps 4 -b 32
 check "two ranks have the norms of one" near <(field two step gradient_norm) <(field m.0.jsonl step gradient_norm) 1e-4
 
 whole() { ranks "$1" --amp off -b 20 --save whole.st "${@:2}" >whole.out && cp m.0.jsonl whole.jsonl; }
-# like_whole N K: N ranks that divide batches into K parts have the losses (within 1e-4) and weights (within 5e-3) of
-# `whole N`. With 2 ranks the last batch is full; with 7 each rank has 15 images in it.
+# like_whole N K: N ranks that divide batches into K parts have the losses and weights of `whole N`. With 2 ranks the
+# last batch is full; with 7 each rank has 15 images in it.
 like_whole()
 {
     ranks "$1" --amp off -b 20 --accumulate "$2" --save parts.st "${@:3}" >output 2>&1 ||
@@ -91,7 +89,7 @@ expect 0 "" ranks 2 --max-steps 3 --trace trace
 once=$(messages)
 expect 0 "" ranks 2 --max-steps 3 --accumulate 4 --trace trace
 check "no more messages for 4 parts" [ "$(messages)" = "$once" -a "$once" -ge 3 ]
-# Batch normalisation sees parts: two parts of 8 give what two batches of 8 give. --lr 0 keeps the weights the same.
+# Batch normalisation sees parts. --lr 0 keeps the weights the same.
 expect 0 "" ranks 1 --arch convnet -b 8 --lr 0 --max-steps 6 --amp off
 field m.0.jsonl step loss | awk 'NR % 2 { first = $1; next } { printf "%.9g\n", (first + $1) / 2 }' >two
 expect 0 "in parts of 8" ranks 1 --arch convnet -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2
@@ -138,7 +136,7 @@ check "it had grown" [ "$(last_of loss_scale m.0.jsonl)" != 65536 ]
 check "with all other options" goes_on --amp fp16 --growth-interval 3 --accumulate 3 --clip-norm 0.7 --compress fp16
 check "AdamW: skipped steps do not count as updates" goes_on --amp fp16 --optim adamw --growth-interval 1
 check "some were skipped" grep -q "skipped: [1-9]" out
-# A checkpoint of step 04 has no scale. Step 04 can resume a checkpoint of step 05.
+# A checkpoint of step 04 has no scale.
 expect 0 "" "$older/train" "${lenet[@]}" --max-steps 8 --save old.st
 cp old.st new.st
 expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --save new.st --resume new.st
@@ -164,7 +162,7 @@ all_skip()
 check "all ranks skip that step, halve the scale and keep equal weights" all_skip ./overflow
 train=./overflow
 check "the step changes nothing" is "$(hash_with 3 --amp fp16 --max-steps 5)" "$(hash_with 3 --amp fp16 --max-steps 4)"
-# A bf16 run, which has no scale, keeps the checkpoint's scale and number of skipped steps for a later fp16 run.
+# A bf16 run, which has no scale, keeps the checkpoint's numbers for a later fp16 run.
 expect 0 "skipped: 1" ranks 3 --amp fp16 --max-steps 6 --save skipped.st
 cp skipped.st on.st
 expect 0 "weight hash: " ranks 3 --amp bf16 --save on.st --resume on.st --max-steps 8

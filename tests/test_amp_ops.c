@@ -1,6 +1,5 @@
-// The operations for mixed precision: the loss in several calls, the loss scale, the norm of the
-// gradients and their clipping, the updates, conversion to 16 bits and back. Each is compared with a plain
-// computation in double.
+// The operations for mixed precision: the loss in several calls, the loss scale, the gradients' norm and clipping, the
+// updates, conversion to 16 bits and back. Each is compared with a plain computation in double.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 #include "arrays.h"
@@ -40,13 +39,12 @@ enum { ROWS = 37, PART = 16, CLASSES = 11 };
 // A batch, and its loss computed in one call, which test_ops.c tests.
 typedef struct Batch {
     int rows, counted;
-    float *logits, *dlogits;        // device
-    int32_t *labels;                // device
+    float *logits, *dlogits;
+    int32_t *labels;
     Stats stats;
     float *wanted;                  // dlogits for a loss scale of 1
 } Batch;
 
-// Labels of the first `unlabelled` rows and of some others are negative.
 static Batch batch_new(int rows, int unlabelled, int key)
 {
     Batch b = { .rows = rows };
@@ -83,7 +81,7 @@ static void loss_in_parts(const Batch *b, Scalars *scalars, Stats *stats)
         part_loss(b, from, scalars, stats, true);
 }
 
-// Expects b's gradients times `scale` (0: any gradients), and b's statistics, added to those of `before` (NULL: none).
+// Wanted: b's gradients times `scale` (0: any gradients), and b's statistics, added to those of `before` (NULL: none).
 static void expect_batch(const char *what, const Batch *b, const Batch *before, double scale,
                          const Stats *there)
 {
@@ -104,8 +102,7 @@ static void expect_batch(const char *what, const Batch *b, const Batch *before, 
            (long long)s.count, (long long)s.batch_correct1, (long long)s.correct1);
 }
 
-// Parts of 16, 16 and 5 rows give the result of one call. A first part without labels must not count
-// the previous batch again.
+// Parts of 16, 16 and 5 rows. A first part without labels must not count the previous batch again.
 TEST(a_loss_in_parts)
 {
     for (int unlabelled = 0; unlabelled <= PART; unlabelled += PART) {
@@ -122,7 +119,6 @@ TEST(a_loss_in_parts)
     }
 }
 
-// An evaluation between two parts does not change how many rows are done, and has its own statistics.
 TEST(evaluation_leaves_the_window_alone)
 {
     Batch b = batch_new(ROWS, 0, 5), test = batch_new(PART, 0, 6);
@@ -169,7 +165,6 @@ static Scalars step(Scalars *scalars, bool overflow, int interval)
     return read_scalars(scalars);
 }
 
-// The scale must become neither zero nor infinite.
 TEST(the_loss_scale_adapts)
 {
     static const struct {
@@ -255,7 +250,7 @@ TEST(gradients_are_scaled_and_checked)
         check_scale(streams[i], 65536, 1, INFINITY, true);
         check_scale(streams[i], 1024, 0.5f, -INFINITY, true);
         check_scale(streams[i], 65536, 1, NAN, true);
-        check_scale(streams[i], 0.5f, 1, 3e38, true);       // overflows in the division
+        check_scale(streams[i], 0.5f, 1, 3e38, true);
         check_scale(streams[i], 0.5f, 0.25f, 3e38, false);
         check_scale(streams[i], LOSS_SCALE_LEAST, 1, -1e32, true);
     }
@@ -292,7 +287,6 @@ TEST(norms)
         }
 }
 
-// All gradients but one are zero: the norm must see it, wherever it is.
 TEST(norms_see_every_gradient)
 {
     static const size_t sizes[] = { 1, 300, 8200 };
@@ -313,7 +307,7 @@ TEST(norms_see_every_gradient)
     }
 }
 
-// The norm is bit-identical for any number of threads, since ranks must clip alike.
+// Ranks must clip alike.
 TEST(norms_do_not_depend_on_threads)
 {
     const char *limit = getenv("OMP_NUM_THREADS");
@@ -349,8 +343,7 @@ static void sgd_plain(size_t count, size_t grad_count, const float *grads, doubl
     }
 }
 
-// Updates parameters with gradients of up to `size`, clipped to `clip` times their norm. If `nesterov` is
-// false, the last parameters have no gradient.
+// Gradients of up to `size`, clipped to `clip` times their norm. Not `nesterov`: the last parameters have no gradient.
 static void check_clip(float size, double clip, bool nesterov, bool skip)
 {
     enum { COUNT = 5003 };
@@ -394,7 +387,6 @@ TEST(clipping)
 
 // ==== AdamW ======================================================================================
 
-// One update, as torch.optim.AdamW does it, of double arrays. t: its number.
 static void adamw_plain(size_t count, size_t grad_count, const float *grads, double shrink, int64_t t,
                         const uint8_t *decays, double *p, double *m, double *v)
 {
@@ -407,8 +399,8 @@ static void adamw_plain(size_t count, size_t grad_count, const float *grads, dou
     }
 }
 
-// Ten steps, of which the fourth and the fifth are skipped. Every third group of parameters does not
-// decay, and the last ones have no gradient. The optimizer has made `before` updates already.
+// Ten steps, of which the fourth and the fifth are skipped. Every third group of parameters does not decay, and the
+// last ones have no gradient. The optimizer has made `before` updates already.
 static void check_adamw(int64_t before, double clip, float size)
 {
     enum { COUNT = 313 * PARAM_ALIGN, WITH = 250 * PARAM_ALIGN };
@@ -452,7 +444,7 @@ TEST(adamw)
 {
     check_adamw(0, 0, 1);
     check_adamw(0, 0.1, 1);
-    check_adamw(0, 0, 1e-7f);       // epsilon matters
+    check_adamw(0, 0, 1e-7f);
     check_adamw(1000, 0.5, 1);
     check_adamw(INT32_MAX - 12, 0, 1);
     check_adamw(INT64_C(1) << 32, 0, 1);
@@ -465,7 +457,6 @@ static bool same(double a, double b)
     return isnan(b) ? isnan(a) : a == b && !signbit(a) == !signbit(b);
 }
 
-// Special numbers, then numbers of all magnitudes.
 static float *various_floats(size_t count)
 {
     static const float special[] = { 0, -0.0f, 1, INFINITY, -INFINITY, NAN, 65504, 65519, 65520,
@@ -480,9 +471,8 @@ static float *various_floats(size_t count)
 
 enum { GUARD = 0x5a };
 
-// Narrows on stream `there`, then widens on `back`, skipping the first `from` elements. Compares both
-// results with the conversions of ops/numbers.h, which test_types.c tests, and checks that nothing
-// outside the range is written.
+// Narrows on stream `there`, then widens on `back`, skipping the first `from` elements. Compares both results with the
+// conversions of ops/numbers.h, and checks that nothing outside the range is written.
 static void check_short(Type type, size_t count, size_t from, float factor, Stream *there,
                         Stream *back)
 {

@@ -61,7 +61,7 @@ static void add_dependent(Args *args)
         { "betas", 0, ARG_PAIR, &betas, "A,B", "", 0, 0.999, .needs = "nesterov" }));
 }
 
-// Splits "--lr|0.1|-b|7" at the bars and parses it.
+// line: "--lr|0.1|-b|7".
 static void parse(Args *args, const char *line)
 {
     static char words[512];
@@ -86,7 +86,7 @@ static void parse_line(const void *line)
     parse(&args, line);
 }
 
-// Parses in a child process. Returns its exit status; its output is in test_said.
+// Returns the exit status; the output is in test_said.
 static int status_of(const char *line) { return test_child(parse_line, line); }
 
 TEST(every_type_is_read)
@@ -111,7 +111,7 @@ TEST(spellings)
     EXPECT_EQ_INT(values.batch, 256);
     EXPECT(!args_given(&args, "batch-size") && !args_given(&args, "nonsense"), "given");
     parse(&args, "--batch_size|8|-b7|--shuffle|--no-evaluate|--save=--strange|--lr=+1e-3");
-    EXPECT_EQ_INT(values.batch, 7); // the last value wins
+    EXPECT_EQ_INT(values.batch, 7);
     EXPECT(values.shuffle && !values.evaluate, "flags");
     EXPECT_EQ_STR(values.save, "--strange");
     EXPECT(values.lr == 1e-3, "lr is %g", values.lr);
@@ -217,7 +217,7 @@ TEST(options_without_effect)
     dependent = false;
 }
 
-// A preset's values are defaults: files and the command line override them, and it is no error if one has no effect.
+// A preset's values are defaults. It is no error if one has no effect.
 TEST(presets)
 {
     static const char *const lines[][2] = {
@@ -268,7 +268,7 @@ TEST(json_of_everything)
     json_decref(json);
 }
 
-// --save may differ between processes, so args_shared leaves it out.
+// --save may differ between processes.
 TEST(shared_options)
 {
     Args args;
@@ -284,7 +284,7 @@ static const char *file_of(const char *name, const char *content)
     return test_file(name, content, strlen(content));
 }
 
-// Files override defaults, in order; the command line overrides files, wherever --config is on it.
+// The command line overrides files, wherever --config is on it.
 TEST(config_files)
 {
     Args args;
@@ -334,7 +334,6 @@ TEST(wrong_config_files)
     EXPECT_EQ_STR(test_said, "train: --config: /: Is a directory\n");
 }
 
-// (test_recipes.sh reads the printed file back.)
 TEST(print_config)
 {
     EXPECT_EQ_INT(status_of("--print-config|--lr|0.30000000000000004|--no-shuffle"), 0);

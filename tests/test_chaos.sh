@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # Chaos: at random moments a random rank, its launcher or mpirun is killed or stopped, or a host is cut off. The ranks
-# that must end do so in time, a loop restarts dead launchers, and in the end the weights are bit-identical to those of
-# an undisturbed run.
+# must end in time. A loop restarts dead launchers. In the end the weights must be those of an undisturbed run.
 #
 #   CHAOS_SEED=4711     the same faults in the same order, at about the same moments
 #   CHAOS_EVENTS=200    number of faults (12), about 4 s each. Run it through run.sh with enough time:
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
-#   CHAOS_ARENAS="fork launch mpirun hosts"     which launchers to test; or slurm, alone
+#   CHAOS_ARENAS="fork launch mpirun hosts"     the launchers to test; or slurm, alone
 #
 # In half of the rounds, but not under 03, a shell script is between the launcher and each rank, as in
 # `mpirun ./my_job.sh`.
@@ -18,7 +17,7 @@ train=$BUILD/04_ddp_launcher/train
 launch=$BUILD/04_ddp_launcher/launch
 hosts=$SRC/tests/hosts.sh
 compare=$BUILD/../tests/tool_compare_weights
-timeout=2                           # s, of the ranks
+timeout=2
 margin=4                            # additional s to report a fault and to kill ranks that do not end
 job=(--arch lenet --data synthetic --train-samples 9600 --test-samples 8 -b 32 --epochs 2 -j 0 --lr 0.05 --threads 1
     --timeout "$timeout")
@@ -57,7 +56,7 @@ ranks() { pgrep -f -- "^$train .*--save $TMP/net" | grep -vxFf <(cat ./*.pid); }
 any_ranks() { ranks >/dev/null; }
 no_ranks() { ! any_ranks; }
 
-# gone PID...: none of these ranks is alive. A zombie is not alive.
+# gone PID...: none of these ranks is alive.
 gone()
 {
     local pid word
@@ -69,7 +68,7 @@ gone()
     return 0
 }
 
-# Prints the ranks whose launcher is dead. They must end soon.
+# Prints the ranks whose launcher is dead.
 orphans()
 {
     local pid above args
@@ -226,9 +225,9 @@ must_go()
 
 any_ranks_or_done() { any_ranks || all_done; }
 
-# Waits for ranks and sets `before` to their process ids, and `seconds` to the time in which a fault ends them. If the
-# run is over, starts the next round first. While node1 waits before a restart, node2 has ranks that cannot connect yet.
-# Then `seconds` is longer, because node2's ranks wait for a stopped rank only once node1's new ranks are there.
+# Waits for ranks and sets `before` to their process ids, and `seconds` to the time in which a fault must end them. If
+# the run is over, starts the next round first. While node1 waits before a restart, only node2 has ranks. They see that
+# a rank is stopped only when node1's new ranks are there, so `seconds` is longer.
 see_ranks()
 {
     before=()
@@ -257,7 +256,6 @@ fault_rank() # fault_rank SIGNAL
     hit_rank "$1"
 }
 
-# Sets `name`, `pid` and `own`: a launcher, and its ranks.
 choose_launcher()
 {
     see_ranks
@@ -267,7 +265,7 @@ choose_launcher()
     mapfile -t own < <(ranks | grep -xFf <(pgrep -P "$pid"; pgrep -P "$(pgrep -P "$pid" | paste -sd,)"))
 }
 
-# A stopped launcher is harmless. With BOTH, a rank dies meanwhile, and the other ranks must end.
+# A stopped launcher is harmless. With BOTH, a rank dies meanwhile.
 fault_launcher() # fault_launcher KILL|STOP|BOTH
 {
     choose_launcher
@@ -284,7 +282,6 @@ fault_launcher() # fault_launcher KILL|STOP|BOTH
     kill -CONT "$pid" 2>/dev/null
 }
 
-# A short disconnection may be harmless. After a long one, the ranks on each side end by themselves.
 fault_cut() # fault_cut short|long
 {
     local node
@@ -311,11 +308,10 @@ fault_cut() # fault_cut short|long
 stamp() { stat -c %i.%y net 2>/dev/null; }
 goes_on() { [ "$(stamp)" != "$stamped" ] || all_done; }
 
-# Reads the file through a hard link, because the run may replace it at any moment.
+# A hard link, because the run may replace the file at any moment.
 is_whole() { [ ! -e net ] || { ln -f net looked && "$compare" looked looked 0 >compared; }; }
 
-# The checkpoint must be whole, and the run must continue. In one of three cases the next fault does not wait
-# until it has continued.
+# In one of three cases the next fault does not wait until the run has continued.
 look_round()
 {
     is_whole || give_up "the checkpoint is whole: $(cat compared)"
@@ -341,7 +337,7 @@ shuffle() # shuffle KIND...: sets `deck`
     done
 }
 
-# arena EVENTS NAME... -- FAULT...: causes these faults in random order in these launchers and their ranks.
+# arena EVENTS NAME... -- FAULT...: causes so many faults in random order in these launchers and their ranks.
 arena()
 {
     local count=$1 i fault
@@ -366,7 +362,6 @@ arena()
     done
     await 60000 all_done || give_up "the rest of the run takes less than 60 s"
     end_round
-    # In our own namespaces no other program listens.
     [ -z "${HOSTS_DIR:-}" ] ||
         check "no socket listens" test -z "$(for i in 1 2; do "$hosts" on node$i grep ' 0A ' /proc/net/tcp; done)"
 }

@@ -18,7 +18,7 @@ typedef struct Run {
 
 static OptimConfig config;
 
-// A run in which each tensor has different numbers, so that a mix-up shows.
+// Each tensor has different numbers, so that a mix-up shows.
 static Run new_run(const char *arch, int channels, int classes, int seed)
 {
     int size = channels == 3 ? 32 : 28;
@@ -131,7 +131,6 @@ static void round_trip_of(const char *arch, int channels)
     free_run(&b);
 }
 
-// The state of one optimizer does not fit the other, but the weights do.
 TEST(a_different_optimizer)
 {
     static const char *const names[] = { "sgd", "adamw" };
@@ -163,7 +162,7 @@ TEST(round_trips)
     round_trip_of("resnet18", 3);
 }
 
-// The names, types and shapes of the network's tensors are PyTorch's.
+// Names, types and shapes are PyTorch's.
 TEST(contents)
 {
     static const struct {
@@ -204,7 +203,7 @@ TEST(contents)
 
 // --- files that do not fit -----------------------------------------------------------------------
 
-// A file being edited: change, remove or add tensors, then write it with edit_end.
+// Change, remove or add tensors, then write the file with edit_end.
 typedef struct Edit {
     StFile file;
     StTensor tensors[64];
@@ -254,7 +253,6 @@ static const char *edit_end(Edit *e)
     return path;
 }
 
-// Loading must fail with this error and hint, and change nothing.
 static void expect_refused(const char *path, const char *arch, bool whole, const char *says,
                            const char *hint)
 {
@@ -290,7 +288,6 @@ static const float not_a_number[16] = { 0, 0, 0, NAN }, infinite[16] = { INFINIT
 static const double nan_real = NAN, over_100 = 101, zero = 0;
 static const int64_t minus_one = -1;
 
-// One tensor of a convnet's file is missing, or has the wrong type, shape or content.
 static const struct {
     const char *name, *dtype;   // dtype, data: NULL: unchanged
     int64_t rows;               // 0: unchanged, -1: tensor missing
@@ -361,7 +358,7 @@ TEST(only_weights)
     free_run(&r);
 }
 
-// The header's length need not be a multiple of 8, so a tensor may begin anywhere.
+// The header's length need not be a multiple of 8.
 TEST(unaligned_data)
 {
     Error err = { "", "" };
@@ -385,7 +382,6 @@ TEST(unaligned_data)
     free_run(&b);
 }
 
-// A diverged run must not overwrite its last good checkpoint.
 TEST(a_diverged_run_is_not_saved)
 {
     Error err = { "", "" };
@@ -407,8 +403,8 @@ TEST(a_diverged_run_is_not_saved)
 
 // --- resuming ------------------------------------------------------------------------------------
 
-// Saved after `step` steps of epoch 4 by `saved_ranks` (0: one process), with a global batch of 256;
-// resumed by `ranks` (0: one process) with a global batch of `batch`, in epochs of `steps` steps.
+// Saved after `step` steps of epoch 4 with a global batch of 256. 0 ranks: one process. `batch`, `steps`: of the
+// resumed run.
 static const struct {
     int saved_ranks, step, ranks, batch, steps, seed;
     int next;                   // the step of epoch 4 at which it resumes; -1: refused

@@ -12,7 +12,7 @@
 static const CommType types[] = { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 };
 enum { TYPES = sizeof types / sizeof *types };
 
-// 64-bit values use their low bits, so that a conversion to a narrower type shows.
+// So that a conversion to a narrower type shows.
 static const double f64_unit = 1 + 0x1p-40;
 static const int64_t i64_unit = (1LL << 40) + 1;
 
@@ -96,7 +96,7 @@ static void expect_values(const Rank *r, const char *what, const void *values,
            r->world->size, r->type, wrong, r->count);
 }
 
-// gather to `root`, or all_gather if root < 0. The destination starts with wrong values.
+// root < 0: all_gather. The destination starts with wrong values.
 static void try_gather(Rank *r, int root)
 {
     size_t bytes = r->count * comm_width(r->type);
@@ -112,7 +112,6 @@ static void try_gather(Rank *r, int root)
         expect_values(r, all ? "all_gather" : "gather", r->all + (size_t)i * bytes, value_of, i);
 }
 
-// Sends around a ring: rank 0 sends first, the others after they have received.
 static void try_pairs(Rank *r)
 {
     int rank = r->world->rank, size = r->world->size, next = (rank + 1) % size;
@@ -183,7 +182,7 @@ static uint64_t hash_of(const void *memory, size_t bytes)
     return hash;
 }
 
-// Rounded sums depend on the order of addition, which must be the same on all ranks, every time.
+// Rounded sums depend on the order of addition.
 static int same_bits(void *arg, const World *world)
 {
     enum { COUNT = 300007 };
@@ -206,8 +205,7 @@ static int same_bits(void *arg, const World *world)
     return rank_close(&r);
 }
 
-// Adds each 16-bit number to some others, and f16's special numbers to each other. This covers the
-// vector code for f16. (test_types tests the conversions.)
+// Adds each 16-bit number to some others, and f16's special numbers to each other, for the vector code for f16.
 enum { PAIRS = (1 << 18) + 3, SPECIAL = 16 };
 
 static bool same_number(float a, float b) { return a == b || (isnan(a) && isnan(b)); }
@@ -233,8 +231,8 @@ TEST(every_short_number)
     EXPECT_EQ_INT(wrong, 0);
 }
 
-// Two communicators have one stream each, with many calls in flight. A third one alternates between
-// these streams and the compute stream.
+// Two communicators have one stream each, with many calls in flight. A third one alternates between these streams and
+// the compute stream.
 static int beside_each_other(void *arg, const World *world)
 {
     enum { CALLS = 40, COUNT = 5000 };

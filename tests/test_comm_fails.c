@@ -1,5 +1,5 @@
 // test_comm_fails.c - ranks that die, and strangers (other programs that connect): which rank prints what, and how
-// soon all ranks end. (test_diverges.sh has ranks that call different collectives.)
+// soon all ranks end.
 // ctest: SANITIZERS asan
 #include "../tools/ranks.h"
 #include "check.h"
@@ -14,7 +14,6 @@
 
 enum { BIG = 4000000 };
 
-// Makes calls on a second stream. After the fourth all_reduce, rank 1 is killed.
 static int lose_rank_1(void *arg, const World *world)
 {
     test_redirect(arg);
@@ -36,8 +35,7 @@ static int lose_rank_1(void *arg, const World *world)
     return 0;
 }
 
-// The ranks do not know whether there is a supervisor, which would end them and name the rank that died. So they wait
-// for one before they end. (test_crashes.sh has supervisors.)
+// A supervisor, if there is one, ends the ranks and names the dead rank. They give it time for that before they end.
 TEST(ranks_report_a_loss_without_a_supervisor)
 {
     enum { RANKS = 3 };

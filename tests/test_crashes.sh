@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 LABELS deadlines
 # At many points of a run, a rank dies, stops, hangs, gets a signal or loses its parent. The other ranks must end too,
-# at once or after --timeout. Only that rank may be named, no process may be left, and the checkpoint must be whole: the
-# run continues from it to bit-identical weights. tests/shim/crash.c causes the faults: in 03, which forks its ranks,
-# and in 07, whose launcher starts them and whose ranks all evaluate.
+# at once or after --timeout. Only that rank may be named, no process may be left, and the run must continue from a
+# whole checkpoint to bit-identical weights. tests/shim/crash.c causes the faults in 03, which forks its ranks, and in
+# 07, whose launcher starts them and whose ranks all evaluate.
 . "$SRC/tests/test.sh"
 small=(--arch lenet --data synthetic --train-samples 48 --test-samples 32 -b 8 --threads 1 --seed 3 -p 1
     --epochs 2)
@@ -18,16 +18,16 @@ command_of()
 }
 forked() { command_of forked "$1" && "${words[@]}" "${@:2}"; }              # forked N OPTIONS
 
-# old.N: the checkpoint after epoch 1. hash.N: the weights' hash after epoch 2. 03 and 07 compute the same weights.
+# After epoch 1: the checkpoint old.N. After epoch 2: the weights' hash hash.N. 03 and 07 compute the same weights.
 for n in 2 3; do
     forked $n --epochs 1 --save "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
     forked $n --resume "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
     hash_of out >hash.$n
 done
 
-# strike NAME forked|launched N [VARIABLE=VALUE...]: resumes a run with N ranks, in which crash.c causes the fault that
-# the variables describe. Leaves the run's exit status in NAME/status, the pid of the process with the fault in
-# NAME/struck, and the seconds from the fault to the end of the run in NAME/took.
+# strike NAME forked|launched N [VARIABLE=VALUE...]: resumes a run with N ranks, with the fault that the variables
+# describe (see crash.c). Leaves the exit status in NAME/status, the pid of the process with the fault in NAME/struck,
+# and the seconds from the fault to the end in NAME/took.
 strike()
 {
     local name=$1 how=$2 n=$3 begun=$EPOCHREALTIME status words
@@ -54,7 +54,6 @@ so() { local what=$1; shift; "$@" >/dev/null 2>&1 || echo "$what"; }       # so 
 nothing_left() { [ -z "$(left_of "$1")" ]; }
 between() { awk -v least="$1" -v x="$2" -v most="$3" 'BEGIN { exit !(least <= x && x <= most) }'; }
 
-# is_over NAME STATUS SECONDS [LEAST]: the run ended with this status (a pattern), within SECONDS, and left nothing.
 is_over()
 {
     local status took
@@ -73,7 +72,7 @@ names()
     so "several ranks are named" [ "$(grep -c ' rank [0-9]* of ' "$1/err")" -le 1 ]
 }
 
-# Runs the same command again, undisturbed. It must resume the old or the new checkpoint and end with the same weights.
+# The same command, undisturbed, must resume the old or the new checkpoint and end with the same weights.
 continues()
 {
     local how n words
@@ -85,8 +84,8 @@ continues()
     so "a temporary file is left: $(ls "$1")" not compgen -G "$1/*tmp*"
 }
 
-# The text in the timeline or the store at which to strike. "compare" strikes when its text appears for the second time,
-# because weights are also compared at the start.
+# The text in the timeline or the store at which to strike. "compare" strikes at its second time, because weights are
+# also compared at the start.
 declare -A moment=(
     [born]='' [meet]='"name":"meet the other ranks"' [broadcast]='"name":"broadcast ' [forward]='"name":"forward"'
     [backward]='"name":"backward"' [all_reduce]='"name":"all_reduce ' [optimizer]='"name":"optimizer"'
@@ -127,7 +126,7 @@ hangs() # hangs NAME N RANK WHEN
     is_over "$1" 1 10 2.9
     names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) has sent no heartbeat for 3"
 }
-# asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
+# The parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
 {
     hit "${@:1:5}" CRASH_WHOM="$6"
@@ -142,7 +141,7 @@ one_asked() # one_asked NAME N RANK WHEN
     is_over "$1" 143 5
     so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
 }
-# The parent is killed. The next run removes the temporary file that a killed rank leaves.
+# The next run removes the temporary file that a killed rank leaves.
 orphans() # orphans NAME N RANK WHEN
 {
     hit "$@" KILL CRASH_WHOM=parent
@@ -180,12 +179,12 @@ for what in meet all_reduce save; do
     at_most 2 orphans orphans-$what 2 0 $what
 done
 
-# Cases with a stopped rank mostly wait for --timeout, so more of them can run at once.
+# A stopped rank mostly waits for --timeout, so more of these cases can run at once.
 at_most 8 stops stop-2-meet 3 2 meet
 at_most 8 stops stop-0-all_reduce 2 0 all_reduce
 at_most 8 stops stop-0-save 2 0 save
 at_most 2 hangs hang-1-backward 2 1 backward
-how=launched    # 07, in which all ranks evaluate
+how=launched
 at_most 2 dies launched-kill-1-evaluate 2 1 evaluate KILL
 at_most 8 stops launched-stop-0-evaluate 2 0 evaluate
 at_most 2 hangs launched-hang-0-evaluate 2 0 evaluate

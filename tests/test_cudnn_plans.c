@@ -1,9 +1,8 @@
 // test_cudnn_plans.c - the networks' convolutions have cuDNN plans on nine kinds of GPU, tested
 // without a GPU. ctest: TIMEOUT 240 BACKENDS cuda SANITIZERS none
 //
-// cuDNN can make plans from the description of a device, so this test can request the plans that
-// the CUDA backend will request on that device, with the same functions and rules. It cannot show that
-// a plan computes the right result; test_ops does, on a GPU.
+// cuDNN can make plans from the description of a device, so this test requests the plans that the CUDA backend will
+// request there, with the same functions and rules. It cannot show that a plan computes the right result.
 #include "test.h"
 
 #include "check.h"
@@ -13,7 +12,6 @@
 #include <dlfcn.h>
 #include <string.h>
 
-// What differs between the devices, from NVIDIA's tables.
 typedef struct DeviceFacts {
     const char *name;
     int version, processors, threads, blocks, shared, l2_mb, memory_gb, clock_mhz, memory_mhz, bus_bits;
@@ -32,7 +30,7 @@ static const DeviceFacts devices[] = {
     { "RTX 5090", 1200, 170, 1536, 24, 101376, 96, 32, 2407, 14001, 512 },
 };
 
-// A device, described in cuDNN's own format; NULL if cuDNN refuses it. (9.27 needs memoryBusWidth.)
+// In cuDNN's own format; NULL if cuDNN refuses it. (9.27 needs memoryBusWidth.)
 static cudnnBackendDescriptor_t profile_new(const DeviceFacts *d)
 {
     static char json[2000];
@@ -56,7 +54,7 @@ static cudnnBackendDescriptor_t profile_new(const DeviceFacts *d)
     return profile;
 }
 
-// cuDNN 9.27 makes no plans without the driver's library. Where that is missing, no_driver.c takes its place.
+// cuDNN 9.27 makes no plans without the driver's library.
 static void load_driver(void)
 {
     char path[4096];
@@ -120,7 +118,7 @@ static void want_network(const char *arch, int channels, int size, int batch, cu
     }
 }
 
-// every_batch: not only a whole batch, but also small and odd ones, down to a single image.
+// every_batch: also small and odd ones, down to a single image.
 static void want_all(cudnnDataType_t dtype, bool every_batch)
 {
     static const struct {
@@ -137,7 +135,6 @@ static void want_all(cudnnDataType_t dtype, bool every_batch)
             want_network(nets[i].arch, nets[i].channels, nets[i].size, batches[b], dtype);
 }
 
-// Makes a plan for each pass that a convolution needs. Returns how many plans use tensor cores.
 static int plan_all(const DeviceFacts *device, const PlanRules *rules)
 {
     int tensor_cores = 0;
@@ -167,7 +164,7 @@ static int plan_all(const DeviceFacts *device, const PlanRules *rules)
 
 static const cudnnDataType_t types[] = { CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF };
 
-// Under the strictest rules. Others only allow more engines.
+// The strictest rules: others only allow more engines.
 TEST(every_convolution_has_a_plan_on_every_gpu)
 {
     load_driver();
@@ -186,7 +183,7 @@ TEST(every_convolution_has_a_plan_on_every_gpu)
     }
 }
 
-// More than 90 % of the 16-bit plans must use tensor cores. f32 plans may use them only with tf32.
+// More than 90 % of the 16-bit plans must use them. f32 plans may only with tf32.
 TEST(plans_use_tensor_cores)
 {
     load_driver();
@@ -211,7 +208,7 @@ TEST(plans_use_tensor_cores)
     cudnnBackendDestroyDescriptor(rules.profile);
 }
 
-// A race in which the third plan is the fastest. Plans are compared by cuDNN's description of them.
+// The third plan is the fastest. Plans are compared by cuDNN's description.
 typedef struct Race {
     int runs;
     char third[16384];

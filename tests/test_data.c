@@ -1,6 +1,5 @@
-// Data sets: good files are read unchanged, bad files are refused by name. Also augmentation, fingerprints and
-// synthetic images.
-// test_eval_torch.sh reads the real CIFAR-10.
+// Data sets: good files are read unchanged, bad ones are refused by name. Also augmentation, fingerprints, synthetic
+// images.
 #include "check.h"
 #include "data/formats.h"
 #include "test.h"
@@ -160,7 +159,7 @@ static bool pair_read(const char *images, const char *labels, Error *err)
     return good;
 }
 
-// A file is refused if it is truncated anywhere, a gzipped one also if its checksum is wrong.
+// Anywhere; a gzipped file also if its checksum is wrong.
 TEST(idx_truncated_is_refused)
 {
     static uint8_t plain[IMAGES_MAX], zipped[IMAGES_MAX];
@@ -188,8 +187,8 @@ typedef struct Damage {
     bool labels;            // damage the label file, not the image file
     int at;                 // offset of the changed bytes
     uint8_t bytes[4];
-    int length;             // number of changed bytes
-    int growth;             // number of appended bytes
+    int length;
+    int growth;
     const char *message;
 } Damage;
 
@@ -231,7 +230,7 @@ TEST(idx_damage_is_named)
 
 enum { CIFAR_IMAGE = 3072 };
 
-// A sparse file of zeros: quick to make.
+// Sparse: quick to make.
 static void cifar_file_make(const char *dir, const char *name, int records, int label_bytes)
 {
     char path[PATH_MAX];
@@ -355,7 +354,7 @@ TEST(names_and_directories)
     expect_refused(test_file("file", "x", 1), "Not a directory", "");
 }
 
-// Fashion-MNIST in data/ comes first. If it is damaged, that is an error; no other set replaces it.
+// If it is damaged, that is an error: no other set replaces it.
 TEST(auto_prefers_fashion_mnist)
 {
     char before[PATH_MAX];
@@ -492,7 +491,6 @@ TEST(fingerprints_of_synthetic_sets)
     }
 }
 
-// data_order depends on the training set and on whether it is shuffled, not on the test set.
 TEST(orders)
 {
     Data data = { .train.count = 50, .test.count = 20, .checksum = 7 };

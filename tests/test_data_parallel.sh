@@ -41,8 +41,8 @@ expect 0 "device 0: " train 02_data_parallel --arch lenet --devices 0,2 --epochs
 check "two devices from a list" grep -q 'device 2: [0-9]* MiB (peak)' output
 
 # --shared-link counts all bytes, even of gradients that a CPU reads in place. A step sends each copy 62006 weights and
-# receives as many gradients (and some padding). The link also carries all images but the first device's, and
-# for each of them 10 logits and 10 gradients.
+# receives as many gradients (and some padding). The link also carries all images but the first device's, and for each
+# of them 10 logits and 10 gradients.
 for n in 2 3; do
     expect 0 "" train 02_data_parallel --arch lenet --devices $n --shared-link 20 --max-steps 1
     rows=$((10 - (10 + n - 1) / n))

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# ./ddp: what it prints and runs. The build is simulated, so that packages can appear and disappear
-# (test_ddp_build.sh has a real one).
+# ./ddp: what it prints and runs. The build is simulated, so that packages can appear and disappear.
 # shellcheck disable=SC2016  # a $ in single quotes is for a pretended command, or printed by ddp
 . "$SRC/tests/test.sh"
 
@@ -16,7 +15,7 @@ for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink i
     sleep chmod true; do
     ln -s "$(type -P $command)" "$TMP/bin/$command"
 done
-# Removes an existing link first. Otherwise the target of the link would be overwritten.
+# A link's target must not be overwritten.
 pretend() { rm -f "$TMP/bin/$1"; printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
 pretend cc 'case "$*" in
 --version) echo "cc 1" ;;
@@ -75,7 +74,7 @@ expect 4 'launched --nproc-per-node 4 -- build/cpu/04_four/train -b 8' ddp run 0
 expect 3 'trained with --help' ddp run 04 -- --help
 expect 1 '--watch needs python3' ddp run 03 --watch
 pretend python3 'echo "server $*" >&2'
-export OPTIONS=$TMP/options             # what the program's --print-config prints
+export OPTIONS=$TMP/options
 printf 'trace = t\n# metrics = \n# save = \n' >"$OPTIONS"
 expect 4 'launched --max-restarts 3 --nproc-per-node 2 -- build/cpu/04_four/train -b 8 --trace=t --metrics /' \
     ddp run 04 --watch -- -b 8 --trace=t
@@ -96,7 +95,6 @@ expect 0 'ctest got --preset default --parallel' ddp test -R data
 check "ctest's own last line is the last" grep -q 'passed$' <(tail -1 "$TMP/output")
 check "and it got the options" grep -qF -- '-R data' "$TMP/output"
 
-# If only tests with the label `deadlines` fail, they run again, alone.
 pretend ctest 'case "$*" in
 *-N*) printf "  Test  #1: test_late\n  Test #12: test_later\n" ;;
 *--rerun-failed) echo "second try"; exit $(cat again) ;;
@@ -141,7 +139,6 @@ pretend nvidia-smi 'echo "No devices found."; exit 6'
 expect 3 '$ build/cpu/' ddp run 01
 rm "$TMP/bin/nvidia-smi"
 
-# A symbolic link to the tree is not a moved tree.
 ln -s "$tree" "$TMP/link"
 echo "CMAKE_HOME_DIRECTORY:INTERNAL=$TMP/link" >build/CMakeCache.txt
 expect 0 "ready" ddp setup

@@ -70,7 +70,6 @@ alone=$TMP/any\ where/cpu/04_ddp_launcher
 expect 0 "usage:" "$alone/train" --help
 expect 0 "weight hash" "$alone/launch" -n 2 -- "$alone/train" -a lenet --data synthetic --dry-run --threads 1
 
-# If nvcc fails or cuDNN is too old, only the CUDA backends are left out, with the reason.
 if toolkit=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc); then
     toolkit=$(readlink -f "$toolkit") toolkit=${toolkit%/bin/nvcc}
     mkdir -p "$TMP/cuda/bin" "$TMP/cudnn"

@@ -6,7 +6,6 @@
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 ddp() { "$SRC/ddp" "$@"; }
 
-# metrics EPOCHS LOSS: a run of EPOCHS epochs of 100 steps, whose loss falls from LOSS.
 metrics()
 {
     awk -v epochs="$1" -v loss="$2" 'BEGIN {
@@ -94,7 +93,6 @@ check "in 80 columns" test "$(wc -L <"$TMP/output")" -le 80
 expect 0 "  b training: loss 1.000" ddp plot --text a.jsonl "b it's_second.jsonl"
 check "the axis ends with the longest run" grep -q ' 3 epochs' "$TMP/output"
 
-# A run that was killed in the middle of a line, and resumed two epochs earlier.
 { metrics 3 9.9; printf '{"event":"step","epoch":3,"st\n'; metrics 3 2.4; } >resumed.jsonl
 { echo '{"event":"step","epoch":4,"step":10,"steps":100,"loss":null,"acc":10.0,"running_loss":1,"running_acc":2}'
   printf '{"event":"step","epoch":4,"step":5,"steps":100,"loss":7,"a'; } >>resumed.jsonl

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# ./ddp run 04 --host and --join: two machines on a desk. The first prints the command for the second, both train and
-# end with the same weights. Another revision, a wrong token, a host that is silent, and a firewall that lets only the
-# first connection through end the run with a sentence that says what to do.
+# ./ddp run 04 --host and --join: two machines on a desk. The first prints the command for the second, and both end with
+# the same weights. Another revision, a wrong token, a silent host, or a firewall that lets only the first connection
+# through ends the run with a sentence that says what to do.
 # ctest: PROCESSORS 2 TIMEOUT 240 LABELS deadlines
 # shellcheck disable=SC2016,SC2317  # expect calls the functions
 . "$SRC/tests/test.sh"
@@ -11,7 +11,7 @@ if [ -z "${HOSTS_DIR:-}" ]; then
     exit
 fi
 
-# A tree for each node, in which everything is built already.
+# Everything is built already.
 for node in node1 node2; do
     mkdir -p "$node/build/cpu/04_ddp_launcher" bin
     cp -r "$SRC"/{ddp,tools} "$node"
@@ -25,7 +25,7 @@ printf '#!/bin/sh\n[ "$1" != --version ] || exec %s --version\n' "$(type -P cmak
 chmod +x bin/cmake
 export PATH=$PWD/bin:$PATH NO_COLOR=1 OMP_NUM_THREADS=1
 
-# desk HOST_OPTIONS: the first machine in the background; the second one types what the first has printed.
+# desk HOST_OPTIONS: the second machine types what the first has printed.
 desk()
 {
     local status=0 first

@@ -8,7 +8,6 @@ static Device *device;
 static Ops *ops;
 static const char *const type_names[] = { "f32", "bf16", "f16" };
 
-// Ends the program as skipped if its backend has no device here.
 static inline void test_needs_device(void)
 {
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
 # Ranks that call different collectives, and a loss or gradient that is not finite: all ranks end together, a line
-# names the reason, and nothing is saved. An evaluation that takes longer than --timeout is not an error. Some mistakes
-# are made in a copy of the step.
+# names the reason, and nothing is saved. An evaluation that takes longer than --timeout is not an error.
 # shellcheck disable=SC2016  # words in single quotes are C
 . "$SRC/tests/test.sh"
 train=$BUILD/03_ddp_fork/train
@@ -12,7 +11,7 @@ small=(--arch lenet --data synthetic --train-samples 480 --test-samples 32 -b 8 
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; bool now = comm_rank(comm) == 1 && ++messages $1;"; }
 
-# fails STATUS PROGRAM [OPTIONS]: leaves its messages in err, without the warning about few cores.
+# Drops the warning about few cores.
 fails()
 {
     local wanted=$1 status
@@ -48,7 +47,6 @@ for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collecti
     lines 2
     check "nothing saved" not compgen -G 'nan.st*'
 done
-# The run ends before the first step that prints a line. It must save nothing, either.
 fails 3 ./bad -n 2 -p 100 --save nan.st --max-steps 14
 says "at or before step 14; nothing has been saved"
 check "nothing saved" not compgen -G 'nan.st*'
@@ -101,7 +99,6 @@ fails 1 ./apart -n 3 --bucket-mb 0 --max-steps 5
 says "the ranks have diverged: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
 lines 3
 
-# Rank 0 evaluates for longer than --timeout.
 for ((samples = 8000; samples < 1000000; samples *= 2)); do
     expect 0 "weight hash" "$train" -n 3 "${small[@]}" --train-samples 24 --epochs 1 --timeout 1 \
         --test-samples $samples --trace trace

@@ -11,12 +11,11 @@ read -r documents _ links _ options _ names _ < <(tail -1 "$TMP/output")
 check "there are documents, links, options and names" \
     test "$documents" -gt 15 -a "$links" -gt 150 -a "$options" -gt 400 -a "$names" -gt 250
 
-# The Chinese README says what the English one says, as far as a program can see it.
 same() { perl "$SRC/tests/translation.pl" README.md README.zh-CN.md; }
 cd "$SRC" || exit 1
 expect 0 "" same
 
-# drift FILE SED: if SED changes one of the READMEs, `same` must fail.
+# drift FILE SED: after this change to one README, `same` must fail.
 drift()
 {
     cp "$SRC"/README{,.zh-CN}.md "$TMP"
@@ -38,7 +37,6 @@ drift README.zh-CN.md 's/-n 2 -- -b 128/-n 2 -- -b 64/'      # a command
 drift README.zh-CN.md 's/start 04-7/start 04-8/'             # code in a sentence
 drift README.zh-CN.md 's/loss 0.032119/loss 0.000033/'       # what a program prints
 
-# The picture of results.md has the numbers of the table in benchmarks.md.
 cat >"$TMP/bars.py" <<'END'
 import re, sys
 sys.path.insert(0, "tools")

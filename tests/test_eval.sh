@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
 # 07: all ranks evaluate. The result must be byte-identical for any number of ranks, equal that of one process of 06,
-# and agree with the files that 07 writes. The numbers printed during training are also means over all ranks.
+# and agree with the files that 07 writes. Numbers printed during training are means over all ranks.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"
 network
 
-# The predictions must list N images once each, in order. Their counts must be those of the result and of each class.
+# The predictions must list N images once each, in order, and agree with the result's counts and each class's.
 counts_agree()
 {
     awk -F, -v n="$2" -v percent="$(field "$1.0.jsonl" eval top1)" '
@@ -23,7 +23,7 @@ counts_agree()
         diff - wanted
 }
 
-# One process of 06 evaluates all images. Its counts must be equal; its loss may differ by rounding.
+# 06's counts must be equal; its loss may differ by rounding.
 alone()
 {
     "$older/train" "${convnet[@]}" -e --init net.st --train-samples 10 --test-samples "$1" -b "$2" \
@@ -93,9 +93,7 @@ check "it is exact there" shown exact
 run=(--data synthetic --train-samples 100 --test-samples 24 --epochs 2 --threads 1 -j 1 --seed 5 --lr 0.02 \
     --amp off -p 1)
 lenet=(--arch lenet -b 12)
-# The numbers of each step and epoch that do not depend on time.
 numbers() { sed -n '/"event":"\(step\|epoch\)"/{s/"\(samples_per_s\|data_wait_ms\|seconds\)":[^,}]*//g;p}' "$@"; }
-# The columns epoch step loss acc running_loss running_acc gradient_norm.
 table()
 {
     local name columns=()
@@ -106,8 +104,8 @@ table()
     paste -d ' ' "${columns[@]}"
 }
 
-# like_each RANKS STEPS [OPTIONS]: checkpoint and test results must equal 06's. In 07 every rank reports the same
-# training numbers: the means of those that 06's ranks report.
+# like_each RANKS STEPS [OPTIONS]: checkpoint and test results must equal 06's, and every rank's training numbers the
+# means of those that 06's ranks report.
 like_each()
 {
     local n=$1 steps=$2 rank
@@ -150,7 +148,6 @@ expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" -p 2 --max-steps 9 --save
 check "a step is printed before the checkpoint saved after it" shown is "$(order)" \
     "1.2 save 1.4 save 1.5 save test best save save 2.2 save 2.4 save Finished hash "
 
-# A run that stops within an epoch resumes with the numbers of an uninterrupted run.
 expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" --save whole.st --metrics whole.jsonl
 for stop in 3 8; do
     rm -f rest.*

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# 07: whatever happens, the file that an evaluation writes is the complete old or the complete new one. Results that
-# are not finite are not written.
+# 07: whatever happens, the file that an evaluation writes is the complete old or the complete new one.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"
@@ -27,7 +26,7 @@ expect 0 "== not written: all, since the run ended before its first test" \
 expect 0 "weight hash" "$train" "${small[@]}" --save net
 expect 0 "== not written: all" "$train" "${small[@]}" --save net --resume auto --predictions all
 check "the old file" test "$(cat all)" = index,label,old
-# The largest finite weights give results that are not finite. (A checkpoint with infinite weights would be refused.)
+# The largest finite weights: a checkpoint with infinite ones would be refused.
 header=$(od -An -N8 -t u8 net.st)
 offset=$(head -c $((header + 8)) net.st | tail -c +9 | sed 's/.*"fc.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
 cp net.st nan.st
@@ -36,7 +35,7 @@ for _ in {1..64}; do printf '\377\377\177\177'; done |
 expect 3 "hint: load an earlier checkpoint" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan
 check "no result" not says "== test"
 check "no file" test ! -e nan
-# A temporary file that a killed program left is removed.
+# A killed program has left a temporary file.
 touch result.tmp
 expect 0 "== test" "$train" "${small[@]}" -e --init net.st --predictions result
 check "nothing temporary" nothing_temporary
@@ -46,7 +45,7 @@ check "a file too large: the error message" says "all: write: File too large"
 check "the old file" test "$(cat all)" = index,label,old
 check "nothing temporary" nothing_temporary
 
-# The file is replaced by the same calls as a checkpoint, for which test_save_fails.sh kills a program at each call.
+# test_save_fails.sh kills a program at each of these calls.
 mkdir results
 echo index,label,old >results/list
 expect 0 "== test" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=results FAULT_LOG=calls "$train" "${small[@]}" -e \

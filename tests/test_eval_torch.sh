@@ -2,7 +2,7 @@
 # ctest: PROCESSORS 2
 # 07 and PyTorch must classify 10,000 test images alike. PyTorch evaluated the networks, which were trained with ddp.c,
 # once (tests/reference/eval-*, made by tools/reference/make.py). The images are synthetic, and also CIFAR-10's if
-# $DDP_CIFAR10 names its folder or archive. (test_torch_live.sh does the same with a resnet18.)
+# $DDP_CIFAR10 names its folder or archive.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"

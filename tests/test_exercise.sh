@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# ./ddp exercise: the output and the files of its commands, in a copy of the tree whose path has a space. For each
-# exercise, the test exercise_ID proves with exercises/author.sh that it fails unsolved and passes solved.
+# ./ddp exercise: the output and the files of its commands, in a copy of the tree whose path has a space. (The tests
+# exercise_ID try the exercises.)
 # shellcheck disable=SC2317  # expect and check call the functions
 . "$SRC/tests/test.sh"
 tree="$TMP/a tree"
@@ -12,7 +12,6 @@ export DDP_BUILD=${BUILD%/cpu}
 work=$tree/exercises-work
 cd "$tree/elsewhere" || exit 1
 exercise() { ../ddp exercise "$@"; }
-# below HEADING: the first line below that heading of 03-1's task
 below() { awk -v head="## $1" 'on && NF { print; exit } $0 == head { on = 1 }' ../exercises/03-1_*/task.md; }
 
 each_has() { for folder in ../exercises/*-*/; do [ -s "$folder/$1" ] || { echo "$folder"; return 1; }; done; }

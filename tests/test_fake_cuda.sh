@@ -22,7 +22,7 @@ one=(-b 4 "${common[@]}")
 two=(-b 2 "${common[@]}")
 safe=(--bucket-mb 0 --overlap 0 --check-collectives)    # the host takes part in each message, so nothing overlaps
 
-# like HASH COMMAND...: it must end with these weights and print the same results, whatever the delays.
+# like HASH COMMAND...: these weights and the same results, whatever the delays.
 like()
 {
     local wanted=$1 terms
@@ -75,7 +75,7 @@ all=("${two[@]}" --arch convnet --amp fp16 --accumulate 2 --clip-norm 5 --compre
 check "fp16 and more, without overlap" at_once trains "${seven[@]}" "${all[@]}" "${safe[@]}"
 check "steps were skipped" grep -qE "step.*skipped: [1-9]" "$TMP/output"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
-# A batch of three images has 16200 bytes, no multiple of 16: cuDNN would not accept the address of the next batch.
+# As above, the second batch begins at no multiple of 16 bytes.
 virtual=("${common[@]}" --arch convnet --image-size 30 -b 3 --amp fp16 --growth-interval 3 --virtual-ranks 2)
 check "two virtual ranks" at_once trains ./07 "${virtual[@]}"
 virtual_hash=$hash
@@ -87,7 +87,6 @@ check "a GPT of two virtual ranks" at_once trains ./07 "${virtual[@]}"
 virtual_hash=$hash
 check "the same on two ranks" like "$virtual_hash" "${seven[@]}" "${virtual[@]}"
 
-# evaluate N NAME: N ranks evaluate. Results are in NAME.out, predictions in NAME.csv.
 evaluate()
 {
     FAKE_GPUS=3 timeout -k 5 60 "$tree/cpu/07_dist_eval/launch" -n "$1" -- ./07 -e --init net.st "${two[@]}" --amp off \
@@ -137,8 +136,7 @@ expect 99 "direct copies would be damaged" env FAKE_FAILURE=peers ./02 --devices
 FAKE_FAILURE=peers NCCL_P2P_DISABLE=1 check "02 without direct copies" at_once trains ./02 --devices 2 "${one[@]}"
 export FAKE_DELAY=20000
 
-# signalled SIGNAL WHOM: after the first of six epochs, one of two ranks, or their parent, gets SIGNAL. Leaves the exit
-# status in $status.
+# signalled SIGNAL WHOM: SIGNAL to one of two ranks, or to their parent, after the first of six epochs.
 signalled()
 {
     local pid to
@@ -163,7 +161,6 @@ six=$hash
 check "the stopped run resumes" at_once trains ./03 -n 2 "${two[@]}" --epochs 6 --resume stopped.st
 check "the resumed run ends with the same weights" test "$hash" = "$six"
 
-# A slow start is not a hang.
 unset FAKE_DELAY
 FAKE_LOAD=7000 check "CUDA and cuDNN are loaded slowly" trains ./03 -n 2 "${two[@]}" --timeout 6
 check "it still ends with the same weights" test "$hash" = "$pair"

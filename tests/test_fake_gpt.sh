@@ -24,7 +24,6 @@ train()
 
 like() { train "${@:2}" && { [ "$hash" = "$1" ] || { echo "$hash, not $1"; return 1; }; }; }
 
-# losses_near OURS WANTED FAR: the losses of all steps and tests (numbers from 2 to 4) are at most FAR apart.
 losses() { field "$1" step loss && field "$1" epoch test_loss; }
 losses_near()
 {

@@ -10,7 +10,6 @@ export FAKE_GPUS=2
 common=(--arch lenet --data synthetic --image-size 28 --train-samples 18 --test-samples 8 --seed 3 --epochs 3
     --deterministic)
 
-# train RANKS NAME OPTION...: leaves NAME.st, the test results in NAME.test, and the weights' hash in $hash.
 train()
 {
     local ranks=$1 name=$2

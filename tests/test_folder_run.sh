@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Training on a folder of images: every step, the same weights after a restart, each file used once, and bad files.
-# (test_loader.c compares the batches for any number of workers.)
 #
 # ctest: PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check
@@ -29,7 +28,6 @@ expect 0 "saved" "$train" "${small[@]}" --data tree --epochs 2 --max-steps 17 --
 expect 0 "resumed" "$train" "${small[@]}" --data tree --epochs 2 --resume half.st
 check "the same weights when resumed" is "$(hash_of)" "$hash"
 
-# Each of 12 bad training files is named once per epoch, by one of three ranks.
 cp -r tree bad
 find bad/train -name '*.jpg' | sort | awk 'NR % 16 == 1' | head -12 | tee names | xargs truncate -s 500
 expect 0 "were skipped (--bad-images skip)" ranks 3 "$train" "${small[@]}" --data bad --epochs 1 --bad-images skip
@@ -37,7 +35,6 @@ sed -n 's/.* \(bad\/train.*jpg\):.*/\1/p' output | sort >named
 check "each bad file once: $(diff names named)" cmp names named
 expect 1 "$(head -1 names)" "$train" "${small[@]}" --data bad --epochs 1 --no-shuffle -j 0     # in the files' order
 
-# Three ranks make the same predictions as one, for each test file once.
 eval=("$BUILD/07_dist_eval/train" "${small[@]}" --amp off --data tree -e --init whole.st --per-class)
 expect 0 "== 003         top1" "${eval[@]}" --predictions one.csv
 expect 0 "== 003         top1" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" --predictions three.csv
@@ -60,7 +57,6 @@ for n in 1 4; do
         $((n * (FILES + 2)))
 done
 
-# A bad test picture is found before training, or skipped and counted, whatever the number of ranks.
 cp -r tree badval
 victim=$(find badval/val -name '*.jpg' | sort | head -1)
 truncate -s 700 "$victim"
@@ -84,7 +80,6 @@ cp "$(find tree/val -name '*.jpg' | head -1)" "$victim"
 expect 1 "empty.jpg: the file is empty" ranks 3 "$train" "${small[@]}" --data badval --epochs 1
 rm badval/train/000/empty.jpg
 : >"$victim"
-# A disk that fails ends the run, whatever --bad-images says.
 expect 1 "jpg: Input/output error" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=.jpg FAULT_CALL=open FAULT_AT=150 \
     FAULT_DO=EIO "$train" "${small[@]}" --data tree --epochs 1 --bad-images skip
 find badval/train -name '*.jpg' -exec truncate -s 0 {} +

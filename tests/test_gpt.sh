@@ -40,7 +40,7 @@ for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_am
     expect 0 "| 1184 bytes" "${run[@]}" -e --init $name.st
 done
 
-tr a '\001' <pages.txt >other.txt                       # as many different characters
+tr a '\001' <pages.txt >other.txt
 tr -d 'xyz' <pages.txt >fewer.txt
 for wrong in "other.txt --init" "fewer.txt -e --init" "other.txt --resume"; do
     # shellcheck disable=SC2086  # several words
@@ -50,7 +50,7 @@ done
 expect 1 "trained with --heads 2, not 4" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
 expect 1 "use the same --arch, --layers, --width, --block and --data" "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
 
-# After each start, rank 1 is killed at its 14th forward pass. The epochs have 15 steps.
+# Rank 1 is killed at its 14th forward pass after each start. The epochs have 15 steps.
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
 four=("$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 5 -- "$BUILD/04_ddp_launcher/train" "${small[@]}"
     --epochs 2 --save-every 4)

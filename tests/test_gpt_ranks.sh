@@ -11,7 +11,6 @@ compare=$BUILD/../tests/tool_compare_weights
 
 drop=(--dropout 0.1)
 expect 0 "weight hash: " "$BUILD/01_single_gpu/train" "${gpt[@]}" "${drop[@]}" -b 24 --save one.st
-# same NAME COMMAND...: it trains the weights of one.st
 same()
 {
     local name=$1

@@ -18,7 +18,7 @@ typedef struct Gpt {
     Scalars *scalars;           // device
 } Gpt;
 
-// Tokens of the file as a batch: each row has its key (two words), then its tokens.
+// Each row has its key (two words), then its tokens.
 static int32_t *batch_of(const Gpt *g, const int32_t *tokens)
 {
     int32_t *batch = xcalloc((size_t)g->rows * (size_t)(2 + g->block), sizeof *batch);
@@ -104,7 +104,7 @@ static double step(Gpt *g, float scale)
     return stats.loss_sum / (double)stats.count;
 }
 
-// Returns the root mean square of our distances from `exact`, and in *size that of `exact` itself.
+// Root mean squares: of our distances from `exact`, and in *size of `exact` itself.
 static double far_from(const float *ours, const double *exact, int64_t count, double *size)
 {
     double far = 0, all = 0;
@@ -156,7 +156,7 @@ static float *logits_of(Gpt *g, const int32_t *batch, bool training)
     return arena_copy(g->model, g->model->logits, (size_t)(g->targets * g->model->config.classes));
 }
 
-// The logits of a token depend on it and on those before it, and on no other sample.
+// The logits of a token depend on this token and the earlier ones, and on no other sample.
 static void check_future(const char *path, Type type, double dropout)
 {
     Gpt g = gpt_open(path, type, dropout);
@@ -183,8 +183,7 @@ static void check_future(const char *path, Type type, double dropout)
     gpt_close(&g);
 }
 
-// With dropout, the logits of a sample are a function of its tokens and its key: not of its place in the
-// batch, nor of the other samples. In evaluation the key has no effect.
+// With dropout, a sample's logits depend on its tokens and its key only. In evaluation the key has no effect.
 static void check_keys(const char *path)
 {
     Gpt g = gpt_open(path, TYPE_F32, 0.2);

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 400
 # The bundle for GPU machines is packed and unpacked elsewhere. It must have every library but NVIDIA's and the
-# system's, report a missing GPU, and tell passed tests from failed ones, here with the CPU's programs in place of the
-# GPU's.
+# system's, report a missing GPU, and tell passed tests from failed ones.
 # shellcheck disable=SC2016,SC2153,SC2317  # words in single quotes are for another sh; expect calls bundle
 . "$SRC/tests/test.sh"
 build=$(dirname "$BUILD")
@@ -36,7 +35,7 @@ strange=$(while read -r name path; do
 done <"$TMP/output" | grep -vE '^(lib(c|m|dl|rt|pthread|cap|resolv|util)|ld-linux[a-z0-9-]*)\.so\.[0-9]+ ')
 check "no other library is missing: ${strange:-none}" test -z "$strange"
 
-# NVIDIA's libraries are searched in pip's packages before the system's. A library that cannot be loaded is reported.
+# NVIDIA's libraries are searched in pip's packages before the system's.
 nccl=$(sed -n 's/^libnccl.so.2 //p' "$TMP/output")
 mkdir -p "$TMP/site/nvidia/nccl/lib" "$TMP/broken"
 ln -s "$(readlink -f "$nccl")" "$TMP/site/nvidia/nccl/lib/libnccl.so.2"
@@ -93,7 +92,7 @@ reports "^test_loader_cuda +pass .*3 passed, 0 failed"
 reports "^2 passed, 1 failed, 0 skipped"
 reports "^memcheck_lenet +pass"
 
-# Without an archive in build/ the programs must be built. Here that fails.
+# Without an archive in build/ the programs must be built, which fails here.
 tree=$TMP/tree
 mkdir -p "$tree/build"
 cp -r "$SRC/ddp" "$SRC/tools" "$SRC/cmake" "$tree"

@@ -57,7 +57,7 @@ check "the doctor shows the verdict" grep -qE "^(✓|ok)  GPU check +the losses"
 pretend nvidia-smi "${smi/DRIVER/2.0}"
 expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
 
-# fails WHY FAILURE: a run on a new machine prints WHY and trains on the CPU. The verdict is kept.
+# fails WHY FAILURE: on a new machine. The verdict is kept.
 new=10
 fails()
 {
@@ -72,7 +72,7 @@ fails()
 fails "GPU check failed: wrong numbers: GPU 0, f32, first step: " numbers
 fails "GPU check failed: the check crashed (SIGSEGV)" crash
 expect 1 "no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" ./ddp doctor --gpu
-# The machine may have been busy, or other programs may have taken the GPU's memory, so the next run checks again.
+# The machine may have been busy, so the next run checks again.
 pretend nvidia-smi "${smi/DRIVER/20}"
 expect 0 "GPU check failed: no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" \
     ./ddp run 01 "${tiny[@]}"

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# exercises/gpu: CUDA and NCCL without a GPU. gpu_shim.c uses them as textbook programs do, with one, two and three
-# ranks. Mistakes end the run with a sentence that names them, and with no process left. Where NVIDIA's headers are, the
-# same sources compile with them: this program, the exercises', and docs/reuse.md's.
+# exercises/gpu: CUDA and NCCL without a GPU, used by gpu_shim.c with one to three ranks. Mistakes end the run with a
+# sentence that names them, and no process is left. Where NVIDIA's headers are, the same sources compile with them.
 # ctest: TIMEOUT 120 SANITIZERS asan tsan LABELS deadlines
 # shellcheck disable=SC2317  # expect calls the functions
 . "$SRC/tests/test.sh"
 tree=${BUILD%/*}
-library=$tree/libgpu_shim.so        # the target gpu_shim
+library=$tree/libgpu_shim.so
 [ -f "$library" ] || { echo "skipped: this build has no gpu_shim, which needs Gloo and MPI"; exit 77; }
 found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt" | grep -v NOTFOUND; }
 compiler=$(found CMAKE_C_COMPILER) sanitizers=$(found DDP_SANITIZE)

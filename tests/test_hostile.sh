@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Files of unknown origin (checkpoints, timelines, metrics, participants' folders) must not harm the tools that read
-# them: each is refused in a line, or shown as text. (tests/fuzz/ tests the readers in common/.)
+# them: each is refused in a line, or shown as text.
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 
-# refused WHAT COMMAND...: it ends with status 1 or 2 and prints at most three lines, none of them of a crash.
+# refused WHAT COMMAND...: status 1 or 2, and at most three lines, none of them of a crash.
 refused()
 {
     local what=$1 status=0

@@ -23,8 +23,7 @@ static void get_two(const void *signals)
     printf("%d", interrupt_received());
 }
 
-// The exit status of a process that gets these signals; 0: it continues, and *got
-// is what interrupt_received returned.
+// The exit status of a process that gets these signals; 0: it continues, and *got is what interrupt_received returned.
 static int after(int first, int second, int *got)
 {
     int status = test_child(get_two, (int[]){ first, second });
@@ -44,7 +43,7 @@ TEST(only_a_second_stop_signal_kills)
     EXPECT_EQ_INT(got, SIGTERM);
 }
 
-// Ctrl-C must not make a read fail, for instance from a slow disk.
+// For instance from a slow disk.
 TEST(a_signal_does_not_interrupt_a_read)
 {
     int status, ends[2];
@@ -80,8 +79,7 @@ static void wait_for_signal(void)
     swapcontext(&there, &here);
 }
 
-// oneDNN's matrix products set the stack pointer to the beginning of a block from malloc. A handler on that stack would
-// overwrite other memory.
+// oneDNN's matrix products set the stack pointer to the beginning of a block from malloc.
 TEST(memory_below_the_stack_pointer_is_kept)
 {
     pthread_t sender;

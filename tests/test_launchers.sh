@@ -14,7 +14,7 @@ export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
 port=$((10000 + $$ % 20000))        # below the ports that the system assigns
 next_port() { port=$((port + 20)); }
 
-# by_hand N PROGRAM OPTION...: starts each rank separately, with only the variables that it needs.
+# by_hand N PROGRAM OPTION...: each rank separately, with only the variables that it needs.
 by_hand()
 {
     local n=$1 rank pids=() status=0
@@ -65,13 +65,12 @@ one_host()
         next_port
     fi
 
-    # Two runs at the same time do not meet.
     limit "$launch" -n 2 -- "$train" "${twenty[@]}" >beside 2>&1 &
     expect 0 "weight hash: $(cat wanted.4)" limit "$launch" -n 4 -- "$train" "${twenty[@]}"
     wait $!
     check "and the other" grep -q "weight hash: $(cat wanted.2)" beside
 
-    # One of two launchers gets SIGTERM. All ranks stop together, and the other launcher restarts none.
+    # One of two launchers gets SIGTERM: the other launcher restarts no rank.
     local node status launches=()
     for node in 0 1; do
         timeout -k 5 60 "$launch" --nnodes 2 --node-rank $node -n 1 --max-restarts 2 --master-addr 127.0.0.1 \
@@ -88,7 +87,7 @@ one_host()
     done
     next_port
 
-    # If a rank dies, mpirun ends the others, although the ranks no longer use MPI. (test_chaos.sh kills mpirun itself.)
+    # mpirun ends the ranks although they no longer use MPI.
     by_mpirun -np 3 "$train" "${twenty[@]}" --max-steps 1000000 --epochs 1000000 >endless 2>&1 &
     started endless && kill -KILL "$(pgrep -f -- "^$train .*--epochs 1000000" | sed -n 2p)"
     wait $!
@@ -113,7 +112,7 @@ different_data()
     done
     expect 4 "data: rank 1" by_hand 2 bash -c 'cd "data.$RANK" && exec "$@"' - "$train" --arch lenet --data mnist \
         --epochs 1 -b 4 --threads 1 --timeout 20
-    # Only rank 0 has the checkpoint: rank 1's metrics continue nevertheless.
+    # Only rank 0 has the checkpoint.
     for _ in 1 2; do
         expect 0 "weight hash: " by_hand 2 bash -c 'cd "data.$RANK" && exec "$@"' - "$train" "${twenty[@]}" --save net \
             --resume auto --metrics run.%r.jsonl
@@ -158,7 +157,6 @@ two_hosts()
         --node-rank NODE \
         --nproc-per-node 2 --master-addr node1 --master-port $port "$train" "${twenty[@]}"
 
-    # A cable is unplugged: both sides end by themselves.
     rm node1 node2
     both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port "$train" "${twenty[@]}" --epochs 1000000 \
         --max-steps 1000000 --timeout 2 >cable 2>&1 &

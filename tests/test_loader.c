@@ -11,7 +11,6 @@
 
 enum { COUNT = 103, MOST_BYTES = 3 * 40 * 40, MOST_ROWS = 64 };
 
-// Each sample's pixels and label identify it.
 static Dataset dataset_make(int count, int channels, int height, int width)
 {
     Dataset set = { .count = count, .channels = channels, .height = height, .width = width,
@@ -37,7 +36,7 @@ static const Augment plain = { .mean = { 0.5f, 0.4f, 0.3f }, .std = { 0.2f, 0.25
 static const Augment jittered = { .crop = true, .flip = true, .padding = 4, .seed = 77,
                                   .mean = { 0.5f, 0.4f, 0.3f }, .std = { 0.2f, 0.25f, 0.3f } };
 
-// The value that images_load must give for channel c of canvas pixel (y, x).
+// What images_load must give for channel c of canvas pixel (y, x).
 static float reference(const Dataset *set, int id, int64_t epoch, const Augment *augment,
                        Shape canvas, int c, int y, int x)
 {
@@ -57,14 +56,14 @@ static float reference(const Dataset *set, int id, int64_t epoch, const Augment 
     return (byte / 255.0f - augment->mean[c]) / augment->std[c];
 }
 
-// The index of a value in a batch of this shape: data[n][c / block][h][w][block].
+// In data[n][c / block][h][w][block].
 static size_t place(Shape s, int n, int c, int y, int x)
 {
     size_t plane = (size_t)n * (s.c / s.block) + c / s.block;
     return ((plane * s.h + y) * s.w + x) * s.block + c % s.block;
 }
 
-// The number of wrong values and labels in a batch. A GPU may round differently.
+// A GPU may round differently.
 static int wrong_numbers(const Dataset *set, const Batch *batch, const LoaderConfig *config,
                          const int32_t *ids, int64_t epoch)
 {
@@ -155,8 +154,8 @@ TEST(images_match_the_reference)
 
 static const Shape small = { 0, 3, 12, 12, 1 };
 
-// Samples come in the order of the ids, each with a crop and flip that depend neither on the batch size
-// nor on the worker. An epoch may be abandoned while the workers are busy.
+// Crops and flips depend neither on the batch size nor on the worker. An epoch may be abandoned while the workers are
+// busy.
 static void expect_epochs(const Dataset *set, Shape shape, const Augment *augment)
 {
     static int32_t ids[COUNT];
@@ -218,7 +217,7 @@ TEST(epochs_begin_and_end_anywhere)
     loader_free(NULL);
 }
 
-// Two loaders (training, evaluation) at once, and the time that loader_wait_ms reports.
+// Training and evaluation; and the time that loader_wait_ms reports.
 TEST(loaders_do_not_disturb_each_other)
 {
     int32_t ids[COUNT];
@@ -241,7 +240,7 @@ TEST(loaders_do_not_disturb_each_other)
     dataset_drop(&set);
 }
 
-// A data set of two classes, with most of the fuzz corpus's pictures.
+// Two classes, with most of the fuzz corpus's pictures.
 static void corpus_open(Data *data, const char *name, const char *bad_images)
 {
     char script[4096];
@@ -264,7 +263,7 @@ TEST(batches_of_pictures)
     corpus_open(&data, "corpus", "stop");
     expect_epochs(&data.train, (Shape){ 0, 3, 32, 32, 1 }, &data.augment);
 
-    // Without workers the caller makes the batch, eight pictures at a time. All of this time counts as waiting.
+    // Without workers the caller makes the batch, so all of this time counts as waiting.
     LoaderConfig config = { { data.train.count, 3, 32, 32, 1 }, data.augment, 0, false };
     Loader *loader = loader_new(device, &data.train, &config);
     int complete = 0;
@@ -280,7 +279,7 @@ TEST(batches_of_pictures)
     data_close(&data);
 }
 
-// A bad picture becomes a black row without a label, and does not change the other rows.
+// A bad picture becomes a black row without a label.
 TEST(bad_pictures_are_skipped)
 {
     Data data;

@@ -1,5 +1,4 @@
-// test_log.c - the progress bar on a pseudo-terminal, plain lines elsewhere, JSON lines, and error
-// messages. (test_diverges.sh tests a diverging run, test_resume.sh a resumed metrics file.)
+// test_log.c - the progress bar on a pseudo-terminal, plain lines elsewhere, JSON lines, and error messages.
 #include "check.h"
 #include "log.h"
 #include "test.h"
@@ -10,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int status;          // the child's exit status
+static int status;
 
 static void call(const void *work) { (*(void (*const *)(void))work)(); }
 
@@ -19,7 +18,6 @@ static void run(void (*work)(void))
     status = test_child(call, &work);
 }
 
-// Runs work() in a child on a terminal of 100 columns.
 static void run_on_terminal(void (*work)(void))
 {
     int end;
@@ -52,7 +50,7 @@ static Log *new_log(int print_freq)
 
 static void wait_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
-// The log calls of train.c from the beginning of an epoch to its last step.
+// The log calls of train.c in an epoch.
 static void one_epoch(Log *log, int epoch)
 {
     log_progress_begin(log, epoch, 5, 0, steps);
@@ -93,7 +91,7 @@ TEST(a_progress_bar_on_a_terminal)
     EXPECT_HAS(test_said, "\repoch 1/5  196/196 [00:0");
     EXPECT_HAS(test_said, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\n   == test: 65%\r\n");
     EXPECT_HAS(test_said, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\nthe end\r\n");
-    // At most ten redraws a second, and some at epoch ends and messages; not one for each of 392 steps.
+    // At most ten redraws a second, and some at epoch ends and messages.
     EXPECT(test_times(test_said, "\repoch") >= 4 && test_times(test_said, "\repoch") <= 200, "%d redraws",
            test_times(test_said, "\repoch"));
 }
@@ -189,7 +187,7 @@ TEST(config_event)
     EXPECT_HAS(text, "\"options\":{\"data_set\":\"auto\"}}\n");
 }
 
-// A run that was killed, or that met a full disk, may leave half a line.
+// Left by a kill, or by a full disk.
 TEST(a_resumed_run_removes_half_a_line)
 {
     static const char *const there[] = { "", "{\"event\":\"a\"}\n", "{\"event\":\"a\"}\n{\"ev", "{\"ev" };

@@ -8,7 +8,7 @@
 
 static cpu_set_t all;
 
-// Imitates /sys with one device, which is next to these cores. Returns the directory.
+// Imitates /sys with one device, next to these cores. Returns the directory.
 static const char *describe(const char *cores)
 {
     char path[4096];

@@ -1,5 +1,4 @@
 // The promises of model.h: the order of gradients, smaller batches with the same weights, initialisation, the hash.
-// (test_step tests names, shapes, import and export.)
 //
 // ctest: BACKENDS cpu cuda fake
 #include "arrays.h"
@@ -115,7 +114,7 @@ TEST(weights_on_padding_have_no_gradient)
     check_gradients_of(64);
 }
 
-// In evaluation, rows are independent: 5 of 8 images give the same logits in a batch of 5.
+// 5 of 8 images give the same logits in a batch of 5.
 static void check_tail(const char *arch, int channels, int size)
 {
     Model *model = open_model(arch, channels, size, 8);

@@ -1,5 +1,5 @@
-// In f32 and bf16 no network's step runs oneDNN's slow reference code, neither on this processor nor on one that has
-// only some of its instructions. oneDNN itself reports which code each call ran.
+// In f32 and bf16 no step runs oneDNN's slow reference code, neither on this processor nor on one that has only some of
+// its instructions. oneDNN itself reports which code each call ran.
 // ctest: SANITIZERS none
 #include "model.h"
 #include "test_device.h"
@@ -44,7 +44,6 @@ static void train_all(const void *arg)
     test_close_device();
 }
 
-// Counts the calls in oneDNN's report. None may have run reference code.
 static int check_report(const char *limit, char *report)
 {
     int calls = 0;

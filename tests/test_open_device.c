@@ -7,7 +7,7 @@
 
 #include "../tools/ranks.h"
 
-static int seen;                        // number of GPUs that each rank sees
+static int seen;
 static bool own, may_share;             // each rank sees only its own; ranks may share a GPU
 static int rank_here, opened;
 

@@ -2,10 +2,9 @@
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
-// Arrays are in torch's order (n, c, h, w), with values that the type represents exactly. A result
-// may be off by its own rounding (roundoffs[], half a unit in the last place), and by one more
-// where a different summation order rounds the other way. test_types.c tests the conversions,
-// test_amp_ops.c the loss in parts and the optimizer.
+// Arrays are in torch's order (n, c, h, w), with values that the type represents exactly. A result may be off by its
+// own rounding (roundoffs[], half a unit in the last place), and by one more where a different summation order rounds
+// the other way.
 //
 // On a CPU with bf16 instructions, bf16 is tested a second time without them.
 #include "arrays.h"
@@ -14,7 +13,7 @@
 static bool cuda;
 static Type type;           // of the activations
 
-// The shape of an activation with c channels between two layers, blocked as a convolution's output.
+// c channels between two layers, blocked as a convolution's output.
 static Shape flowing(int n, int c, int h, int w)
 {
     OpSpec spec = { OP_CONV, { n, 3, h, w, ops_input_block(ops, 3), type }, c, 1, 1, 1, 0 };
@@ -32,8 +31,8 @@ static Shape arriving(int n, int c, int h, int w)
 // ==== Convolution ================================================================================
 
 typedef struct ConvArrays {
-    double *x, *w, *bias, *dy;          // inputs
-    double *y, *dx, *dw, *dbias;        // results
+    double *x, *w, *bias, *dy;
+    double *y, *dx, *dw, *dbias;
 } ConvArrays;
 
 static ConvArrays conv_arrays(const OpSpec *s, Shape y, size_t weights)
@@ -64,7 +63,7 @@ static void conv_plain(const OpSpec *s, Shape y, const ConvArrays *a)
     }
 }
 
-// Returns the live weights, on the device. *dead: the other ones, which read only padding, in host memory.
+// Returns the live weights, on the device. *dead, on the host: those that read only padding.
 static float *import(const Op *conv, const double *oihw, size_t count, float **dead)
 {
     size_t bytes = conv_live_count(conv) * sizeof(float);
@@ -84,7 +83,7 @@ static float *export(const Op *conv, const float *live, float *dead, size_t coun
     return to_device(torch, count * sizeof *torch);
 }
 
-// The weights that op_forward reads: f32, or a copy in a 16-bit type.
+// f32, or a copy in a 16-bit type.
 static const void *weights_to_read(const Op *conv, const float *arena)
 {
     size_t own = conv_copy_bytes(conv), count = conv_live_count(conv);
@@ -98,7 +97,7 @@ static const void *weights_to_read(const Op *conv, const float *arena)
     return copy;
 }
 
-// The f32 output gradients of a 16-bit layer get extra bits, which the backward pass must round.
+// The f32 gradients of a 16-bit layer get extra bits, which the backward pass must round.
 static void *output_gradient(const OpSpec *s, Shape y, const double *dy)
 {
     double *off = zeros(shape_count(y));
@@ -107,7 +106,7 @@ static void *output_gradient(const OpSpec *s, Shape y, const double *dy)
     return activation(y, off);
 }
 
-// batch: use the weight layout for a batch of this size; 0: of the spec's own size.
+// batch: of the weight layout; 0: the spec's own.
 static void check_conv(const char *name, OpSpec spec, int batch)
 {
     OpSpec large = spec;
@@ -123,8 +122,8 @@ static void check_conv(const char *name, OpSpec spec, int batch)
     void *out = empty(y), *dx = spec.needs_dx ? empty(spec.x) : NULL;
     OpArgs args = { .x = x, .w = weights_to_read(conv, live), .bias = bias, .y = out, .dy1 = dy,
                     .dx = dx, .dw = dw, .dbias = dbias };
-    // cuDNN rounds y to its type before the bias is added. Where cuDNN has no good f32 engine for
-    // dw, it computes dw in the 16-bit type. Matrix products do not use cuDNN.
+    // cuDNN rounds y to its type before the bias is added. Where it has no good f32 engine for dw, it computes dw in
+    // the 16-bit type. Matrix products do not use cuDNN.
     bool product = y.h * y.w == 1 && spec.kernel_h >= spec.x.h;
     double u = roundoffs[y.type], its_own = cuda && !product ? u : 0;
     double wide_dy = spec.f32_out && type != TYPE_F32 ? 0x1p-13 : 1e-5;
@@ -137,7 +136,7 @@ static void check_conv(const char *name, OpSpec spec, int batch)
         ops_join(ops);
     }
     expect_near(name, y, out, a.y, 2 * u, 1e-5 + (spec.bias ? its_own : 0));
-    memset(dead, 0, conv_dead_count(conv) * sizeof *dead);     // the gradients of dead weights
+    memset(dead, 0, conv_dead_count(conv) * sizeof *dead);
     expect_near(name, row(weights), export(conv, dw, dead, weights), a.dw, its_own, 1e-5);
     if (spec.bias)
         expect_near(name, channels, dbias, a.dbias, 0, wide_dy);
@@ -148,8 +147,8 @@ static void check_conv(const char *name, OpSpec spec, int batch)
     check_ends();
 }
 
-// On 1x1 and 2x2 images, and with some strides, some kernel taps never meet a pixel. "a tail": a
-// batch that is smaller than the one for which the weights are laid out.
+// On 1x1 and 2x2 images, and with some strides, some taps never meet a pixel. "a tail": a smaller batch than the one
+// for which the weights are laid out.
 static void convolutions(void)
 {
     const struct {
@@ -209,7 +208,7 @@ static void step_forward(void *arg)
     op_forward(step->conv, &step->args);
 }
 
-// A recorded step stays valid when a later convolution makes the scratch memory grow.
+// A later convolution makes the scratch memory grow.
 static void a_recorded_convolution(void)
 {
     Ops *own = ops_new(device, &(OpsConfig){ .deterministic = true });
@@ -327,8 +326,8 @@ static void check_frozen(const Op *norm, const NormSpec *spec, NormArrays *a, No
     expect_near("frozen mean", channels, t->running_mean, a->mean, 0, 0);
 }
 
-// Simulates ranks that share a batch, in one process: each rank computes twice, first to contribute its
-// numbers, then again when the numbers of all ranks are there.
+// Ranks that share a batch, in one process: each computes twice, first to contribute its numbers, then with the numbers
+// of all ranks.
 enum { MAX_RANKS = 4 };
 static struct {
     int ranks, rank, gathers;
@@ -355,7 +354,7 @@ typedef struct NormCase {
     double first;           // added to the first pixel of each channel of the first image
 } NormCase;
 
-// Device memory of the whole batch; a rank's part begins at byte begin[rank].
+// Memory of the whole batch; a rank's part begins at byte begin[rank].
 typedef struct NormRun {
     int ranks;
     void *x, *residual, *y, *dy1, *dy2, *dx, *dresidual;
@@ -384,7 +383,7 @@ static NormArrays norm_arrays(const NormCase *n)
     return a;
 }
 
-// Prepares the case on the device for `ranks` ranks. Adds the second gradient of y, if any, to a->dy.
+// Adds the second gradient of y, if any, to a->dy.
 static NormRun norm_run(const NormCase *n, int ranks, NormArrays *a)
 {
     Shape s = n->spec.x, channels = row((size_t)s.c);
@@ -441,7 +440,7 @@ static void norm_calls(NormRun *run, bool forward)
         }
 }
 
-// All ranks must have bit-identical statistics. Sums the ranks' parameter gradients into rank 0's.
+// Also sums the ranks' parameter gradients into rank 0's.
 static void check_ranks(const char *name, NormRun *run, size_t c)
 {
     size_t bytes = c * sizeof(float);
@@ -485,8 +484,7 @@ static void check_norm(const NormCase *n, int ranks)
     check_ends();
 }
 
-// At an offset of 1000, E[x^2] - E[x]^2 would lose all its digits. The f32 mean has 24 bits, which
-// limits the accuracy to 1e-4.
+// At an offset of 1000, E[x^2] - E[x]^2 would lose all its digits. The f32 mean's 24 bits limit the accuracy to 1e-4.
 static void normalisation(void)
 {
     const NormCase cases[] = {
@@ -526,7 +524,7 @@ static void maxpool_plain(const OpSpec *s, Shape out, const double *x, const dou
     }
 }
 
-// Pixels have only a few values, so that there are ties.
+// Few values, so that there are ties.
 static void check_maxpool(const char *name, Shape from, int kernel, int stride, int pad,
                           bool two_gradients)
 {
@@ -591,14 +589,14 @@ static void relu(void)
         dy[i] = x[i] > 0 ? dy[i] : 0;
         x[i] = x[i] > 0 ? x[i] : 0;
     }
-    OpArgs args = { .x = in, .y = y, .dy1 = d, .dx = d };       // in place
+    OpArgs args = { .x = in, .y = y, .dy1 = d, .dx = d };
     run_op(&(OpSpec){ .kind = OP_RELU, .x = s }, &args);
     expect_near("relu", s, y, x, 0, 0);
     expect_near("relu backward", s, d, dy, 0, 0);
     check_ends();
 }
 
-// 16-bit images are the f32 images, rounded; unused rows are zeros. (test_loader.c tests f32.)
+// The f32 images, rounded; unused rows are zeros.
 static void images(void)
 {
     enum { COUNT = 3, BYTES = 3 * 8 * 7, ROWS = 4 };
@@ -664,7 +662,7 @@ static void label_smoothing(void)
 
 enum { ROW_KINDS = 16 };
 
-// Turns a row of numbers in [-1, 1) into one of the special kinds; 0: leaves it.
+// Turns a row of numbers in [-1, 1) into a special kind; 0: leaves it.
 static void row_change(int kind, int classes, double *z, int32_t *label)
 {
     double *right = &z[*label], *other = &z[(*label + 1) % classes];
@@ -684,8 +682,8 @@ static void row_change(int kind, int classes, double *z, int32_t *label)
     case 11: *other = -INFINITY; break;
     case 12: *right = -500, *other = 500; break;
     case 13: *right = 3e38, *other = -3e38; break;
-    case 14: *label = classes; break;               // out of range
-    case 15: *label = -7; break;                    // ignored
+    case 14: *label = classes; break;
+    case 15: *label = -7; break;
     }
 }
 
@@ -730,7 +728,7 @@ static void expect_verdict(Verdict got, Verdict wanted, int classes, int row)
            wanted.prediction, wanted.before, (double)wanted.loss);
 }
 
-// The verdicts of `rows` rows, and one more, which judge_rows must not touch.
+// With one more row, which judge_rows must not touch.
 static const Verdict *verdicts_of(int rows, int classes, const double *z, const int32_t *labels)
 {
     size_t bytes = (size_t)(rows + 1) * sizeof(Verdict);
@@ -787,7 +785,7 @@ static void adding(void)
     check_ends();
 }
 
-// Adds a and then b, as integers, and returns the sums times `factor`.
+// a + b, as integers, times `factor`.
 static const float *fixed_sum(int count, const float *a, const float *b, float limit, double factor)
 {
     Stream *stream = device_stream(device);
@@ -799,7 +797,7 @@ static const float *fixed_sum(int count, const float *a, const float *b, float l
     return to_host(got, (size_t)count * sizeof *got);
 }
 
-// Each value is rounded to a multiple of 2^-40, the sum is exact, and its order does not matter.
+// Each value is rounded to a multiple of 2^-40; the sum is exact.
 static void fixed_sums(void)
 {
     enum { COUNT = 1031 };
@@ -816,7 +814,7 @@ static void fixed_sums(void)
     check_ends();
 }
 
-// If any value does not fit, the first sum is not finite. Two infinities do not cancel, nor become a number.
+// If any value does not fit, the first sum is not finite, even if two infinities could cancel.
 static void fixed_overflow(void)
 {
     enum { COUNT = 5, CASES = 5 };
@@ -835,7 +833,7 @@ static void fixed_overflow(void)
 
 // ==== Types of the device ========================================================================
 
-// Adds sums over many numbers, and the updates' results, to the checksum.
+// Sums over many numbers, and updates.
 static void a_step(void)
 {
     enum { COUNT = 100000, ROWS = 300, CLASSES = 70 };
@@ -865,7 +863,7 @@ static void a_step(void)
     check_ends();
 }
 
-// Checks the operations that are loops of our own. Returns the checksum of their results.
+// The operations that are loops of our own. Returns the checksum of their results.
 static uint64_t own_loops(Type first, Type last)
 {
     result_bits = 0;

@@ -4,12 +4,11 @@
 #include "optim.h"
 #include "test.h"
 
-// An epoch has 10 steps. The rate is wanted[i] in steps i * every to (i + 1) * every - 1; if
-// `between`, only the first of these is checked.
+// An epoch has 10 steps. wanted[i] is the rate in steps i * every to (i + 1) * every - 1; if `between`, in the first.
 static const struct {
     OptimConfig config;
     int epochs, every;
-    bool between;           // the rate changes with every step
+    bool between;
     int count;
     double wanted[9];
 } schedules[] = {
@@ -36,7 +35,6 @@ TEST(schedules_are_pytorchs)
     }
 }
 
-// The warm-up factor rises linearly from 1 / (n + 1) to 1 over n steps.
 TEST(warm_up_rises_step_by_step)
 {
     OptimConfig c = { .lr = 0.4, .schedule = "constant", .warmup_epochs = 1.5 };
@@ -48,7 +46,7 @@ TEST(warm_up_rises_step_by_step)
         EXPECT_NEAR(optim_lr(&c, step, 10, 5), 0.4 * (step + 1) / 16, 1e-12);
 }
 
-// As in nanoGPT: the cosine falls to a least rate over some steps, then the rate stays there.
+// As in nanoGPT.
 TEST(cosine_to_a_least_rate)
 {
     OptimConfig c = { .lr = 1e-3, .schedule = "cosine", .min_lr = 1e-4, .cosine_steps = 20 };
@@ -83,9 +81,8 @@ static OptimConfig parsed(const char *options)
 // Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes
 //   epoch += (batch_idx + 1) / len(train_loader)
 //   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
-// The first numbers come from Python's fractions, for base_lr 0.01 and 5 epochs of warm-up. The others are by hand:
-// with a warm-up of 2.5 epochs, 0.01 (1 + 2 epoch / 2.5); and the scale multiplies each schedule, as 0.01 * 4 * 0.5
-// in the middle of the cosine.
+// Python's `fractions` gave the first numbers, for base_lr 0.01 and 5 epochs of warm-up. The others are by hand: with a
+// warm-up of 2.5 epochs, 0.01 (1 + 2 epoch / 2.5); and the scale multiplies each schedule.
 static const struct {
     const char *options;
     int ranks, step, steps, epochs;     // steps: of an epoch

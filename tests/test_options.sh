@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A wrong command line ends the program before any work, with exit status 2 and one line on stderr. It prints
-# nothing on stdout and writes no file.
+# A wrong command line ends the program with exit status 2 and one line on stderr. It prints nothing on stdout and
+# writes no file.
 . "$SRC/tests/test.sh"
 train=$BUILD/01_single_gpu/train
 mkdir "$TMP/here" && cd "$TMP/here" || exit 1
@@ -11,7 +11,6 @@ wrong()
     local line="train: $1" what
     shift
     what=$(printf "'%s' " "$@")
-    # A careless program would have created these files before it notices the error.
     "$train" --save made.safetensors --metrics made.jsonl --trace made.json "$@" \
         >"$TMP/stdout" 2>"$TMP/output" </dev/null
     check "exit status 2 of $what" test $? = 2
@@ -20,7 +19,6 @@ wrong()
     check "$what makes no file" test -z "$(ls -A)"
 }
 
-# test_args tests the other kinds of mistakes.
 wrong "unknown option '--epoch'; did you mean --epochs?" --epoch 3
 wrong "--lr: 'nan' is not a number from 0 to 1000" --lr nan
 wrong "--arch: 'RESNET18' is not one of lenet|convnet|resnet18|resnet50|gpt" -aRESNET18
@@ -29,7 +27,7 @@ wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 
 # bounds: each number may be its minimum and its maximum, but not the next number beyond them
 
-# numbers PROGRAM: prints each option that takes a number, its bounds, and the next numbers below and above.
+# numbers PROGRAM: each option that takes a number, its bounds, and the next numbers below and above.
 numbers()
 {
     local name
@@ -71,7 +69,7 @@ warmup 0 1000000, warmup-steps 0 1000000000, wd 0 1000, width 1 8192, workers 0 
 END
 check "the bounds are as listed here" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"
 
-# options of other programs: the message names our option instead, which must exist
+# options of other programs
 for program in "$BUILD"/07_dist_eval/{train,launch} "$SRC/ddp"; do "$program" --help; done >"$TMP/known"
 while IFS='|' read -r theirs ours; do
     wrong "unknown option '--$theirs'; use $ours" "--$theirs"
@@ -89,7 +87,7 @@ check "a config file: file and line" test "$(cat "$TMP/output")" = \
     "$TMP/wrong.conf:2: epochs: 'none' is not a whole number from 1 to 1000000"
 check "a config file: no work" test -z "$(ls -A)"
 
-# A program that is started with closed stdin, stdout and stderr must not print into a file or socket of its run.
+# Must not print into a file or socket of the run.
 small=(-a lenet --data synthetic --train-samples 64 --test-samples 16 --threads 1 -b 16 --epochs 1 -p 1)
 for name in 01_single_gpu 02_data_parallel 07_dist_eval; do
     "$BUILD/$name/train" "${small[@]}" --metrics "$TMP/metrics" --trace "$TMP/trace" <&- >&- 2>&-

@@ -1,5 +1,4 @@
 // test_output.c - claiming the files of a run, and replacing files that others have left or planted.
-// (test_save_fails.sh tests a failing disk.)
 #include "output.h"
 #include "test.h"
 #include <fcntl.h>
@@ -16,7 +15,7 @@ static bool replace(const char *path, const char *text, Error *err)
     return replace_commit(out, path, err);
 }
 
-// Starts a child that locks the file, despite what a killed one left, and opens it to write. kill_child ends it.
+// Locks the file, despite what a killed child left, and opens it to write. kill_child ends the child.
 static pid_t lock_in_child(const char *path)
 {
     Error err = { "", "" };
@@ -43,7 +42,7 @@ static void kill_child(pid_t child)
     waitpid(child, NULL, 0);
 }
 
-// A killed writer leaves its lock file and its temporary file. Neither stops the next writer.
+// They leave the lock file and the temporary file.
 TEST(killed_writers)
 {
     const char *path = test_path("killed"), *part = test_path("killed.tmp");
@@ -67,8 +66,7 @@ TEST(a_running_writer_keeps_others_out)
     kill_child(child);
 }
 
-// In a directory such as /tmp, only a file's owner may replace it. (Only root can become another user: without root,
-// this test checks nothing.)
+// In a directory such as /tmp, only a file's owner may replace it. (Without root, this test checks nothing.)
 TEST(a_file_of_another_user)
 {
     Error err;
@@ -85,7 +83,7 @@ TEST(a_file_of_another_user)
     EXPECT_EQ_INT(status, 0);
 }
 
-// A symbolic or hard link in place of the temporary file: its target must not change.
+// A symbolic or hard link in place of the temporary file.
 TEST(links_are_not_followed)
 {
     const char *path = test_path("trap"), *part = test_path("trap.tmp"), *victim = test_file("victim", "mine", 4);
@@ -99,7 +97,7 @@ TEST(links_are_not_followed)
     EXPECT_EQ_STR(test_read(path), "newer");
 }
 
-// What a file holds, as which kind of file it is claimed, and the error (NULL: none).
+// content: what the file holds; kind: as which it is claimed.
 static const struct {
     const char *content;
     OutputKind kind;
@@ -152,7 +150,7 @@ TEST(names_of_one_file)
         EXPECT_EQ_INT(output_same(names[i].a, names[i].b), names[i].same);
 }
 
-// Rank 0 empties an old timeline and begins its own while other ranks look at it.
+// Rank 0 empties an old timeline while other ranks look at it.
 TEST(another_rank_begins_the_file)
 {
     const char *path = test_path("begun"), text[] = "[\n{\"ph\":\"M\"}\n";

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # ctest: LABELS deadlines
 # The watchdog's rule (common/world/watch.c), with real waits. A rank that waits for a file or for other ranks prints
-# one line after --timeout, and ends the run after --patience; with a paused pipe it waits on. After an epoch, the rank
-# that makes the others wait is named.
+# one line after --timeout, and ends the run after --patience; with a paused pipe it waits on.
 # shellcheck disable=SC2317,SC2094  # functions are called by expect
 . "$SRC/tests/test.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT DDP_TOKEN
@@ -14,14 +13,14 @@ cat "$SRC"/common/*.h >>text.txt
 
 pictures=(-a convnet --data pictures --image-size 32 -b 4 --threads 1 --epochs 1 -p 100)
 two() { timeout -k 5 60 "$BUILD/04_ddp_launcher/launch" -n 2 -- "$train" "$@" --timeout 2; }
-# slowly CALL PATH NUMBER MS OPTION...: rank 1's NUMBERth CALL (0: each) on a path that contains PATH takes MS longer.
+# slowly CALL PATH NUMBER MS OPTION...: in rank 1, the NUMBERth CALL (0: each) on a path with PATH takes MS longer.
 slowly()
 {
     SLOW_RANK=1 SLOW_CALL=$1 SLOW_PATH=$2 SLOW_AT=$3 SLOW_MS=$4 LD_PRELOAD=$TMP/slow.so two "${@:5}"
 }
 line() { grep -qE "rank 1 of 2 \(.*\) has been $1 for 2(\.[0-9]+)? s: " output; }
 
-# At the start 64 training pictures are read once each, for the checksum; training reads them again.
+# 64 training pictures are read once each, for the checksum; training reads them again.
 for workers in 0 2; do
     expect 0 "weight hash" slowly read train/ 70 4000 "${pictures[@]}" -j $workers
     check "-j $workers: a picture in training" line "reading pictures/train/[^ ]*"

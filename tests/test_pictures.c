@@ -1,9 +1,8 @@
 // Pictures in folders: ImageFolder's order, refused trees, the resulting data set, its crops.
-// test_loader.c tests their batches, test_picture.c their pixels.
 #include "data/pictures.h"
 #include "test.h"
 
-// Runs a shell script in $TMP; its function `jpg FILE...` makes files that begin and end like a JPEG.
+// Its function `jpg FILE...` makes files that begin and end like a JPEG.
 static void shell(const char *script)
 {
     char text[4096];
@@ -110,7 +109,7 @@ TEST(bad_trees_are_refused)
 
 enum { CLASSES = 3, FILES = 20 };
 
-// FILES pictures per class in train, half as many in val; if `single`, FILES per class without these two folders.
+// FILES pictures per class in train, half as many in val. `single`: without these two folders.
 static DataConfig tree_make(const char *name, bool single)
 {
     char script[1024];
@@ -159,7 +158,7 @@ TEST(a_tree_is_a_data_set)
     data_close(&data);
 }
 
-// A part of each class becomes the test set, the same part in every run; no file is in both sets.
+// The same part of each class in every run.
 TEST(a_single_level_is_split)
 {
     Data data, again;
@@ -205,7 +204,7 @@ TEST(fingerprints_of_trees)
     EXPECT(strcmp(prints[2], prints[3]) != 0, "a renamed file: still %s", prints[2]);
 }
 
-// Is the image in this epoch with this seed equal to that in epoch 0 with seed 5?
+// Is it equal to that in epoch 0 with seed 5?
 static bool same_image(const Data *data, const Augment *augment, int64_t epoch, uint64_t seed)
 {
     static uint8_t first[3 * 32 * 32], other[3 * 32 * 32];

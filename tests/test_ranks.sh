@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS all
 # Ranks that share a global batch must have the losses and weights of one process with the whole batch, whatever their
-# number and however the gradients travel. A second run must give bit-identical weights.
+# number and however the gradients travel. A second run must give the same bits.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/ranks.sh"
 train=$BUILD/03_ddp_fork/train
@@ -14,14 +14,13 @@ check "2 ranks, one all-reduce" same_as_one "$train" 2 --bucket-mb 0
 check "2 ranks, small buckets, no overlap" same_as_one "$train" 2 --bucket-mb 0.001 --overlap 0
 check "3 ranks, collectives compared" same_as_one "$train" 3 --check-collectives
 
-# Samples that do not divide evenly are padded. With --drop-last, those beyond the last full batch are left out.
+# Padded. With --drop-last, samples beyond the last full batch are left out.
 expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 7 --train-samples 100 --metrics odd.jsonl
 check "100 samples, 3 ranks of 7: 5 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 10
 expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 11 --train-samples 100 --drop-last --metrics odd.jsonl
 check "--drop-last: 3 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 6
 expect 1 "2 samples are not enough for 3 ranks" "$train" -n 3 "${lenet[@]}" -b 1 --train-samples 2 --drop-last
 
-# Two runs give bit-identical weights, although messages and threads vary in speed.
 convnet=(--arch convnet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 16 -n 3)
 for more in "--sync-bn" "--bucket-mb 0.02 --overlap 1"; do
     # shellcheck disable=SC2086
@@ -32,7 +31,7 @@ for more in "--sync-bn" "--bucket-mb 0.02 --overlap 1"; do
 done
 expect 0 "weight hash: $first" "$train" "${convnet[@]}" --bucket-mb 0.02 --overlap 0
 
-# Rank 0's checkpoint can be resumed by any number of ranks with the same global batch, also in the middle of an epoch.
+# By any number of ranks with the same global batch, also in the middle of an epoch.
 expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save whole.st
 whole=$(hash_of)
 expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save part.st --max-steps 13
@@ -53,7 +52,6 @@ expect 0 "global batch 48 -> 32; 16 samples of epoch 2 are read twice" \
     "${still[@]}" 4 -- "${same[@]}" -b 8 --resume still.st
 check "the rest of epoch 2 begins 16 samples earlier" test "$(grep -c 'step:.*2/2\]' "$TMP/output")" = 11
 
-# A resumed run continues each rank's metrics in its own file.
 expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save own.st --max-steps 13 --metrics own.%r.jsonl
 expect 0 "resumed" "$train" -n 2 "${lenet[@]}" -b 24 --save own.st --resume auto --metrics own.%r.jsonl
 check "20 steps of rank 0" test "$(losses own.0.jsonl | wc -l)" = 20
@@ -71,7 +69,7 @@ check "one warning where there are more ranks than cores" \
     test "$(grep -c '4 devices of 1 thread share' "$TMP/output")" = \
     "$([ "$(nproc)" -lt 4 ] && echo 1 || echo 0)"
 expect 0 "top1" "$train" -n 2 "${lenet[@]}" -b 24 -e --resume whole.st
-# The forking parent must have no second thread and no socket: children cannot safely inherit them.
+# Children cannot safely inherit a second thread or a socket.
 "$train" -n 2 "${lenet[@]}" -b 24 --epochs 100000 >endless.out 2>&1 &
 parent=$!
 until_so 60 grep "== step:" endless.out

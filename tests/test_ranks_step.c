@@ -2,8 +2,7 @@
 // ctest: PROCESSORS 2 SANITIZERS none
 //
 // With BatchNorm statistics per rank (the default), two ranks must match two processes of PyTorch's
-// DistributedDataParallel. With --sync-bn, two and four ranks must match one process that has the
-// whole batch.
+// DistributedDataParallel; with --sync-bn, two and four ranks one process that has the whole batch.
 #include "../03_ddp_fork/ddp.c"
 #include "../tools/ranks.h"
 #include "step_reference.h"
@@ -21,12 +20,12 @@ typedef struct Trial {
     Seen *seen;             // shared
 } Trial;
 
-static Ops *hook_ops;       // of this rank
+static Ops *hook_ops;
 
 static void wait_for_average(void *arg) { ddp_wait(arg); }
 
-// ResNet-18 at 32x32 pixels: in layer4, the first kernels have only 4 of 9 taps on pixels (2x2), and
-// the others only 1. A step sends all gradients `times` times, except those of the other taps.
+// ResNet-18 at 32x32 pixels: in layer4, the first kernels have only 4 of 9 taps on pixels (2x2), the others only 1. The
+// gradients of the other taps are not sent.
 static void expect_sent(const Model *model, uint64_t bytes, int times)
 {
     int64_t live = model->torch_params - 256 * 512 * (9 - 4) - 3 * 512 * 512 * (9 - 1);
@@ -105,7 +104,7 @@ TEST(statistics_of_all_ranks)
     }
 }
 
-// A hook that computes the average differently. With two ranks the result has the same bits.
+// With two ranks the result has the same bits.
 static void average_twice(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     *(size_t *)arg += count;

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs every command line in README.md, the steps' READMEs, exercises/README.md, docs/ and CONTRIBUTING.md as it is
-# written. Exceptions are in how(), below: commands that need a GPU, a second host, the network or minutes, or that a
-# different test runs.
+# written, but for the exceptions in how(): those need a GPU, a second host, the network or minutes, or a different test
+# runs them.
 #
-# They run document by document, as a reader would type them, in one copy of the tree that uses the existing build. So a
-# command can read the files of the commands above it. Each line that a document shows below a command must be in its
-# output, apart from numbers and the names of this machine (see shape).
+# Documents run in order, in one copy of the tree that uses the existing build. So a command can read the files of the
+# commands above it. Each line that a document shows below a command must be in its output, apart from numbers and the
+# names of this machine (see shape).
 #
 # To be quick, `train` is a script that adds options, which those of the command line override: a small network,
 # synthetic images, one thread, and one step of 64 images; or 512 images if the command line has --max-steps. comm_bench
@@ -63,7 +63,7 @@ how()
     *": ./ddp exercise "*) like "$(sed -E 's/\[?\bID\b\]?/03-1/; s/\[STEP\]/03/' <<<"$2")" ;;
     *": exercises/author.sh save 03-20")
         like "echo '// TODO(03-20): spoiled' >>exercises-work/author-03-20/ddp.c; $2" ;;
-    *": exercises/author.sh edit 03-20") like "rm -r exercises-work/author-03-20; $2" ;;     # "later"
+    *": exercises/author.sh edit 03-20") like "rm -r exercises-work/author-03-20; $2" ;;
 
     # the run's numbers decide which lines ./ddp why prints
     *": ./ddp why run.json"*) prints='' && like "$2" ;;
@@ -74,7 +74,7 @@ how()
     esac
 }
 
-# A pattern (a command with a placeholder) is not run. Only docs/ may have patterns that how() does not know.
+# A pattern (a command with a placeholder) is not run. Only docs/ may have patterns unknown to how().
 otherwise()
 {
     if [ "$3" = command ]; then
@@ -91,7 +91,6 @@ cp -r "$SRC"/{ddp,*.md,LICENSE,tools,exercises,docs,tests} "$SRC"/[0-9][0-9]_* .
 ln -s "$SRC"/{common,cmake,recipes} .
 steps=$(echo [0-9][0-9]_*/)
 
-# The script in place of `train`, which the head of this file describes.
 for step in $steps; do
     mkdir "build/cpu/$step"
     cat >"build/cpu/$step/train" <<END
@@ -167,10 +166,9 @@ shape()
         s/ +/ /g; s/\[ #/[#/g; s/^ | $//g'
 }
 
-# Without lines that are only "...".
 always() { grep -vE '^ *\.\.\.$'; }
 
-# The lines that the document shows and the output lacks, apart from what shape() removes. A document may break a line.
+# The lines that the document shows and the output lacks. A document may break a line.
 lacking()
 {
     awk 'NR == FNR { printed[$0]; next }

@@ -1,9 +1,7 @@
-// test_replicas.c - a step on two devices, compared with PyTorch's. (test_data_parallel.sh compares whole runs with
-// runs on one device.)
+// test_replicas.c - a step on two devices, compared with PyTorch's.
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
-// Both replicas use the same device ("0,0"), so that the test needs only one GPU. The program itself refuses such a
-// list.
+// Both replicas use the same device ("0,0"), so that the test needs only one GPU. The program refuses such a list.
 #include "../02_data_parallel/link.c"
 #include "../02_data_parallel/replicas.c"
 #include "../02_data_parallel/team.c"

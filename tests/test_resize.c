@@ -17,7 +17,7 @@ static void pattern_make(void)
         pattern[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
 }
 
-// Like picture_decode's result: only the pixels that the view needs, in a block of that size.
+// Like picture_decode's result: only the pixels that the view needs.
 static Pixels part_of_pattern(Rect at)
 {
     Pixels pixels = { .at = at, .rgb = xmalloc((size_t)(at.width * at.height * 3)) };
@@ -75,9 +75,8 @@ static int ascending(const void *a, const void *b)
     return (difference > 0) - (difference < 0);
 }
 
-// With 20,000 boxes, the share below a decile has a standard deviation of about 0.003; we allow
-// 0.015. Where a ratio is at its limit, many boxes are equal, so count those below the decile
-// and those not above it.
+// With 20,000 boxes, the share below a decile has a standard deviation of about 0.003. Where a ratio is at its limit,
+// many boxes are equal, so count those below the decile and those not above it.
 static void expect_deciles(int width, int height, const double *deciles)
 {
     enum { DRAWS = 20000 };

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs with the same seed and the same number of threads give bit-identical weights. So does a run that was killed at
-# any step, even in the middle of an epoch, and resumed from its checkpoint.
+# any step and resumed.
 #
 # ctest: TIMEOUT 300 PROCESSORS 2
 . "$SRC/tests/test.sh"
@@ -34,13 +34,13 @@ resumes lenet fashion-mnist 1 3 7 10 20
 resumes resnet18 synthetic 5 14
 optim=adamw resumes convnet synthetic 3 10
 
-# The batch size may change between two epochs, because the learning rate follows the epochs, not the steps.
+# The learning rate follows the epochs, not the steps.
 arch=lenet data=fashion-mnist
 train --save lr.st --epochs 2 --schedule multistep --milestones 2
 train --save lr.st --resume auto -b 50 --schedule multistep --milestones 2 --metrics lr.jsonl
 check "the rate after a change of batch size" is "$(field lr.jsonl step lr | sort -u)" 0.001
 
-# A run resumes in the middle of an epoch only with the same samples in the same order; after an epoch, with any.
+# In the middle of an epoch, only with the same samples in the same order; after an epoch, with any.
 train --save order.st --max-steps 9
 for other in --no-shuffle "--train-samples 99"; do
     # shellcheck disable=SC2086  # several words
@@ -52,7 +52,7 @@ data=synthetic
 train --save tested.st --max-steps 9
 train --save tested.st --resume auto --test-samples 32
 
-# A run is killed again and again until it finishes. It must only ever resume complete checkpoints.
+# Killed again and again until it finishes.
 arch=convnet data=fashion-mnist
 train
 whole=$(hash_of)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The example of docs/reuse.md: compiled as its first lines say, it finds the same weights on every number of ranks, in
-# processes of its own (fork), under MPI, and with NCCL, which runs without a GPU here (exercises/gpu). A broken rule
-# is noticed, and a rank that has ended ends the others. Where NVIDIA's libraries are, it is compiled with them.
+# processes of its own (fork), under MPI, and with NCCL, which runs without a GPU here (exercises/gpu). Where NVIDIA's
+# libraries are, it is compiled with them.
 . "$SRC/tests/test.sh"
 cp "$SRC"/docs/reuse/*.[ch] .
 strict=(-std=c99 -pedantic -Wall -Wextra -Werror)

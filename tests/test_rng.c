@@ -50,7 +50,7 @@ TEST(jitter_covers_its_range_evenly)
     EXPECT_EQ_INT(none.x, 0);
 }
 
-// With a different seed, epoch or sample, parts of the jitter repeat only as often as by chance.
+// Parts of the jitter repeat only as often as by chance.
 TEST(jitter_depends_on_seed_epoch_and_id)
 {
     enum { SAMPLES = 9000 };
@@ -94,14 +94,14 @@ TEST(uniform_and_normal)
         for (int power = 0; power < 4; power++)
             sums[power] += pow(z[i % 2], power + 1) / SAMPLES;
     }
-    EXPECT_NEAR(product / (SAMPLES / 2), 0, 0.010); // the numbers of a pair are independent
+    EXPECT_NEAR(product / (SAMPLES / 2), 0, 0.010);
     EXPECT_NEAR(sums[0], 0, 0.007);                 // about 4.5 standard errors each
     EXPECT_NEAR(sums[1], 1, 0.010);
     EXPECT_NEAR(sums[2], 0, 0.03);
     EXPECT_NEAR(sums[3], 3, 0.07);
 }
 
-// As in PyTorch, only the low 32 bits of the seed count. (test_sampler compares permutations with PyTorch's.)
+// As in PyTorch, only the low 32 bits count.
 TEST(randperm_takes_32_bits_of_the_seed)
 {
     static int32_t ids[1000], same[1000];

@@ -23,7 +23,7 @@ includes()
         while read -r from to; do echo "$(module_of "$1" "$from") $(module_of "$1" "$to")"; done)
 }
 
-# module_of TREE FILE: base/log for base/log.c, and base/log.h for log.h, because log.c is in base/.
+# base/log for base/log.c, and base/log.h for log.h, because log.c is in base/.
 module_of()
 {
     local stem=${2%.*} found
@@ -46,7 +46,7 @@ calls()
             END { for (need in needs) { split(need, n, " "); if (n[2] in where) print n[1], where[n[2]] } }'
 }
 
-# one_way: reads lines "module module", and prints each use that is not allowed and each cycle.
+# Reads lines "module module", and prints each use that is not allowed and each cycle.
 one_way()
 {
     local from to bad=0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh, which runs every test, must report timeouts, processes left running and files left in /dev/shm.
+# run.sh must report timeouts, processes left running and files left in /dev/shm.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the sh inside; run is called by expect
 . "$SRC/tests/test.sh"
 export SHM_OF_OTHERS=

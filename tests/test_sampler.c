@@ -62,7 +62,7 @@ TEST(every_id_is_torchs)
     st_close(&file);
 }
 
-// Without padding, the ranks' batches of a step together are the batch that one process would have in that step.
+// Without padding.
 TEST(ranks_together_take_one_process_batch)
 {
     enum { COUNT = 48, RANKS = 4, ROWS = 3, BATCH = RANKS * ROWS };

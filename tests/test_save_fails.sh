@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# Whatever goes wrong while a checkpoint is written - an error of a call, a kill before any call or in
-# the middle of a write - the complete old or new checkpoint must exist. tests/shim/fault.c causes the errors.
+# Whatever goes wrong while a checkpoint is written - an error of a call, a kill before any call or in the middle of a
+# write - the complete old or new checkpoint must exist. tests/shim/fault.c causes the errors.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside
 . "$SRC/tests/test.sh"
 . "$SRC/tests/disk.sh"
@@ -9,7 +9,7 @@ train=$BUILD/01_single_gpu/train
 more=(--save-every 1)           # a checkpoint within the second epoch
 options=(--data synthetic --arch lenet --train-samples 64 --test-samples 32 -b 32 -j 0 --threads 1)
 
-# The run in which errors occur: it resumes after epoch 1, trains epoch 2 and saves.
+# The run in which errors occur resumes after epoch 1, trains epoch 2 and saves.
 second_epoch()  # second_epoch [NAME=VALUE...]: its exit status is left in $status
 {
     {   # hides the shell's reports of killed processes
@@ -57,7 +57,7 @@ done
 
 check "write, fsync, rename, fsync of the directory" replaces saved net net net
 
-# The state before the evaluation of epoch 2: killed after the last rename but one.
+# Before the evaluation of epoch 2: killed after the last rename but one.
 before
 second_epoch FAULT_AT=$(($(grep -n ^rename calls | tail -2 | head -1 | cut -d: -f1) + 1)) FAULT_DO=kill
 mv saved trained
@@ -79,7 +79,7 @@ for at in $(seq 1 $((calls + 1))); do
             check "call $at: $what: the best checkpoint" is_whole saved/net.best
     done
 done
-# The temporary file left by a kill is harmless: the same command resumes and ends with the same weights.
+# A temporary file left by a kill is harmless.
 before
 second_epoch FAULT_CALL=fsync FAULT_AT=1 FAULT_DO=kill
 check "a temporary file is left behind" not nothing_temporary
@@ -87,8 +87,6 @@ second_epoch
 check "the run after a kill" is $status 0
 check "... ends with the checkpoint of an undisturbed run" cmp saved/net new/net
 
-# fails CALL AT WHAT SAYS [HINT]: the program prints one line and a hint, and ends with status 1. The old checkpoint is
-# unchanged, and no temporary file is left.
 fails()
 {
     before
@@ -111,7 +109,7 @@ fails rename 1 EACCES "rename: Permission denied" "$whole"
 fails open 1 EACCES "cannot create its lock file: Permission denied" "$elsewhere"
 fails open 4 EROFS "cannot create a temporary file next to it: Read-only file system" "$elsewhere"
 
-# After the rename the new file is in place. The program must report that a crash could still undo the rename.
+# After the rename the new file is in place, but a crash could still undo the rename.
 before
 second_epoch FAULT_CALL=fsync FAULT_AT=2 FAULT_DO=EIO
 check "fsync of the directory: exit status" is $status 1
@@ -120,8 +118,7 @@ check "fsync of the directory: the new checkpoint" cmp saved/net middle/net
 check "fsync of the directory: nothing temporary" nothing_temporary
 
 logged() { [ "$(grep -c "^$1 " log)" -ge "$2" ]; }
-# stopped_twice CALL AT: two SIGTERMs arrive during the AT-th CALL, which is slow. The program must end at once, and
-# leave no temporary file.
+# stopped_twice CALL AT: two SIGTERMs arrive during the AT-th CALL, which is slow.
 stopped_twice()
 {
     before
@@ -153,7 +150,7 @@ check "ulimit -f: nothing temporary" nothing_temporary
 expect 2 "--save-every: has no effect without --save" "$train" "${options[@]}" --save-every 5
 expect 1 "no/such/net: cannot create its lock file: No such file or directory" \
     "$train" "${options[@]}" --epochs 1 --save no/such/net
-# A run holds the lock until it ends. Neither a run that was killed nor its files keep the next one out.
+# A run holds the lock until it ends. The files of a killed run keep no run out.
 before
 echo "" >saved/net.lock
 expect 0 "this run will overwrite this checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/net
@@ -178,7 +175,7 @@ expect 0 "top1:" "$train" "${options[@]}" --evaluate --save saved/net --resume a
 { kill -KILL $!; wait $!; } 2>/dev/null
 expect 0 "== resumed" "$train" "${options[@]}" --epochs 1 --resume saved/net --save saved/net
 check "nothing is left of the lock" not compgen -G 'saved/*.lock'
-# No other option may name a file of --save, and no file of a different kind is replaced.
+# No other option may name a file of --save.
 for other in "--metrics saved/net" "--metrics saved/net.best" "--metrics ./saved/net.tmp" "--trace saved/net.best.tmp" \
     "--metrics saved/net%r --save saved/net0"; do
     before
@@ -197,7 +194,7 @@ mkdir none.best
 expect 1 "none.best is not a regular file but a" "$train" "${options[@]}" --epochs 1 --save none
 check "a directory: nothing temporary" not compgen -G 'saved.tmp*'
 
-# A disk that is really full, and one that is really read-only, if this user may mount them.
+# Really full, and really read-only, if this user may mount such disks.
 on_disk='mount -t tmpfs -o size=700k none saved && cp old/net saved && $0 || exit 99
     "$@"
     status=$?

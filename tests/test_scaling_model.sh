@@ -57,7 +57,6 @@ for gpus in (8, 64, 4096):
     each = {a: [r["latency"] + r["transfer"] for r in rows("--algorithm", a, "--gpus", gpus)] for a in ALL}
     so("the best is the fastest", each["best"] == [min(times) for times in zip(*(each[a] for a in ALL[:3]))])
 
-# A fit finds the parameters of the ring that made these times.
 times = {(n, size): 2 * (n - 1) * (150 + size / n / 1250) for n in (2, 3) for size in (1024, 65536, 2**20, 2**26)}
 latency, bandwidth = model.fit(times)
 so("a fit", abs(latency - 150) < 1e-6 and abs(bandwidth - 1250) < 1e-6)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tools/check_series.sh checks the rules that keep diffs between steps short. The steps must follow the rules, and
-# mistakes in a small series must be found. Then: the READMEs' diffs, ./ddp diff, and tools/propagate.
+# tools/check_series.sh checks the rules that keep diffs between steps short: on the steps, and on a small series with
+# mistakes. Then: the READMEs' diffs, ./ddp diff, and tools/propagate.
 # shellcheck disable=SC2016,SC2317  # a $ in single quotes is for sed; functions are called by expect
 . "$SRC/tests/test.sh"
 type -P git >/dev/null || { echo "skipped: no git"; exit 77; }
@@ -56,7 +56,7 @@ make_series
 expect 0 "01_one to 02_two: train.c 3 lines in 2 hunks (1 removed, 2 added); 5 lines to read in all" check_series .
 expect 0 "02_two to 03_three: train.c 1 line in 1 hunk (0 removed, 1 added); 2 lines to read in all" check_series .
 
-# mistake TEXT COMMAND...: the command makes a mistake in the series, and check_series prints TEXT.
+# The command makes a mistake in the series, and check_series prints TEXT.
 mistake()
 {
     make_series

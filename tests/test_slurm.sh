@@ -22,7 +22,7 @@ has_namespaces && hosts=yes || hosts=
 node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
 step() { until_so 20 none_completing; on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
 submit() { until_so 20 none_completing; on_head sbatch --parsable "$@"; }
-# over JOB: the job has ended. False if the controller does not answer.
+# False if the controller does not answer.
 over() { [[ $(job_state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
 says() { grep -qs -- "$2" "ddp-$1.log"; }
 done_with()
@@ -30,7 +30,7 @@ done_with()
     until_so "${2:-60}" over "$1" || on_head scontrol show job "$1"
     cat "ddp-$1.log"
 }
-# Nothing is left of a job: no process on any node, no rendezvous file, no partial checkpoint.
+# No process on any node, no rendezvous file, no partial checkpoint.
 nothing_left()
 {
     local k
@@ -66,7 +66,6 @@ same_bits()
     expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" \
         --rendezvous "file:$TMP/note"
     check "the rendezvous file is removed" test ! -e note
-    # A killed job has left its rendezvous file.
     printf 'ddp.c rendezvous\nddp 1.0, restart 0\n0123\n127.0.0.1 9\n' >note
     expect 0 "0 of 4: Slurm" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
     check "the old file is removed" test ! -e note
@@ -75,7 +74,6 @@ same_bits()
     job=$(submit "$script" "${twenty[@]}")
     expect 0 "weight hash: $wanted" done_with "$job"
     check "job.sbatch" each_says 4 Slurm "${four[@]}"
-    # 07: two tasks must make the same predictions as one process.
     expect 0 "== test" "$BUILD/07_dist_eval/train" "${tiny[@]}" -e --init net.st --test-samples 501 --predictions one
     expect 0 "0 of 2: Slurm" step -N2 --ntasks-per-node=1 "$BUILD/07_dist_eval/train" "${tiny[@]}" -e --init net.st \
         --test-samples 501 --predictions many
@@ -93,7 +91,7 @@ same_bits()
     check "mpirun in a job: no warning" not grep -q "left over" "$TMP/output"
 }
 
-# Which build job.sbatch takes, and what its ranks see: GPUs, cores, a token. In $TMP/tree are programs that print it.
+# Which build job.sbatch takes, and what its ranks see. In $TMP/tree are programs that print it.
 layouts()
 {
     local job backend
@@ -126,7 +124,7 @@ END
     expect 0 "status 2: not tried again" done_with "$(cat job)"
 }
 
-# Before it trains, the job measures the network. USR1 may come meanwhile.
+# USR1 may come while the job measures the network, before it trains.
 network()
 {
     local job
@@ -148,7 +146,7 @@ network()
     check "it trains after the restart" grep -q training "$TMP/output"
 }
 
-# A start that fails is tried once more: on other nodes, if one node is at fault.
+# Tried once more: on other nodes, if one node is at fault.
 starts()
 {
     local job why
@@ -195,8 +193,8 @@ traps()
     check "it ends before any work" not grep -q parameters "$TMP/output"
 }
 
-# Every 30 s the controller looks for jobs whose time is nearly over. This job records when, so that another job can
-# start a few seconds before the next look.
+# Every 30 s the controller looks for jobs whose time is nearly over. Another job can then start a few seconds before
+# the next look.
 watch_the_clock()
 {
     cat >clock.sbatch <<'END'
@@ -228,7 +226,7 @@ time_is_over()
     check "it is requeued once" test "$(grep -c requeued "$TMP/output")" = 1
     check "nothing is left" nothing_left
 
-    # A job that is requeued on request resumes on fewer nodes: with virtual ranks, with the same bits.
+    # On fewer nodes: with virtual ranks, with the same bits.
     run+=(--virtual-ranks 4)
     expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}"
     wanted=$(hash_of)
@@ -247,7 +245,7 @@ time_is_over()
     check "it finishes" grep -q "done$" "$TMP/output"
 }
 
-# Submits a job whose program saves and fails. At each restart the program is killed before it saves again.
+# The program saves and fails. After each restart it is killed before it saves again.
 submit_killed()
 {
     mkdir bin/killed

@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
 # The Slurm cluster of tools/slurm.sh must work like a real one, and nothing of it may be left when it ends. Its nodes
-# are in namespaces or, where those are refused, all on this host's loopback interface. (test_slurm.sh tests time
-# limits, disconnected nodes and MPI.)
+# are in namespaces or, where those are refused, all on this host's loopback interface.
 #
 # ctest: LABELS deadlines
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; words for shells in the cluster
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
 
-# processes_of DIR: processes of the cluster or of its jobs. They inherited DDP_SLURM_DIR=DIR.
+# They inherited DDP_SLURM_DIR=DIR.
 processes_of() { env -u DDP_SLURM_DIR grep -lzxF "DDP_SLURM_DIR=$1" /proc/[0-9]*/environ 2>/dev/null; }
-# Prints where a cluster could leave traces, without places that other tests change at the same time.
+# Not in places that other tests change at the same time.
 traces()
 {
     ip -o link | grep -oE ' node[0-9]+[:@]'
@@ -24,8 +23,7 @@ is_gone() { [ ! -e "$1" ] && [ -z "$(processes_of "$1")" ] && [ "$(traces 2>/dev
 
 nap=$((1000000 + $$))       # no other test's job sleeps exactly this long
 sleeping() { pgrep -fx "/bin/sleep $nap"; }
-# dies WHAT PID: kills the process while the cluster runs a job whose environment does not name the cluster. Nothing may
-# be left.
+# dies WHAT PID: kills the process while the cluster runs a job whose environment does not name the cluster.
 dies()
 {
     check "$1: up" until_so 20 on_head true

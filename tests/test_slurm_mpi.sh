@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On many clusters srun starts tasks with PMIx if it gets no --mpi. A rank must then use Slurm's variables, with PMIx
-# or without it. If mpirun starts it in a job, it must use mpirun's.
+# On many clusters srun starts tasks with PMIx if it gets no --mpi. A rank must then use Slurm's variables, and under
+# mpirun in a job mpirun's.
 #
 # ctest: LABELS deadlines
 # shellcheck disable=SC2016  # words for shells in the cluster
@@ -18,7 +18,7 @@ has_namespaces || {
 check "the cluster's default is PMIx" grep -q pmix <(on_head scontrol show config | grep MpiDefault)
 
 step() { until_so 20 none_completing; on_head timeout -k 5 60 srun -N2 --ntasks-per-node=2 --kill-on-bad-exit=1 "$@"; }
-# starts SOURCE COMMAND...: four ranks train, and all found their rank in this source.
+# starts SOURCE COMMAND...: all ranks found their rank in this source.
 starts()
 {
     expect 0 "weight hash: " "${@:2}"

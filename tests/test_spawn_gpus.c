@@ -1,5 +1,5 @@
-// test_spawn_gpus.c - how many ranks spawn starts on a machine with GPUs. spawn.c sees simulated
-// GPUs, and counts them in a child process, as it does with real ones.
+// test_spawn_gpus.c - how many ranks spawn starts on a machine with (simulated) GPUs. spawn.c counts them in a child
+// process.
 // ctest: SANITIZERS asan
 #include "alive.h"
 #include "device.h"

@@ -36,8 +36,7 @@ TEST(committed_steps)
     }
 }
 
-// Compares `values` with those of this kind in the file, which keeps some of each parameter's. Each number may be off
-// by `part` of the largest.
+// The file keeps some of each parameter's values. Each may be off by `part` of the largest.
 static void expect_values(const StFile *file, const Model *model, const char *kind, const float *values, double part)
 {
     float *arena = arena_copy(model, values, model->param_count);
@@ -109,7 +108,7 @@ TEST(lenet_run)
     model_free(model);
 }
 
-// Gradients that reference.py also generates. bad: the first gradient of each tensor is infinite.
+// As in reference.py. bad: the first gradient of each tensor is infinite.
 static void set_gradients(const Model *model, uint64_t seed, bool bad)
 {
     float *arena = xcalloc(model->param_count, sizeof *arena);
@@ -157,7 +156,7 @@ TEST(adamw_run)
     st_close(&file);
 }
 
-// With gradients of 0, weights shrink, also those that read only padding, and vectors stay.
+// Weights shrink, also those that read only padding, and vectors stay.
 TEST(adamw_decays_weights_only)
 {
     OptimConfig config = { .name = "adamw", .betas = "0.9,0.999", .weight_decay = 0.25 };

@@ -1,17 +1,16 @@
 // test_step_amp.c - one training step in 16-bit types, compared with PyTorch's autocast.
 // ctest: PROCESSORS 2 TIMEOUT 200 BACKENDS cpu cuda fake SANITIZERS none
 //
-// Two programs that round to 8 bits share hardly any digits, so we compare their distances from an
-// exact step in float64. From the same state, our distance may be at most twice PyTorch's, for each
-// tensor's gradient, update or statistic, and typically 1.5 times. PyTorch's distances are in
-// reference/amp.safetensors (tools/reference, part amp). Our f32 step serves as the exact one: it
-// is much closer to float64 than any 16-bit step, and is also compared with PyTorch's here.
+// Two programs that round to 8 bits share hardly any digits, so we compare their distances from an exact step in
+// float64. From the same state, our distance may be at most twice PyTorch's for each tensor's gradient, update or
+// statistic, and typically 1.5 times. PyTorch's distances are in reference/amp.safetensors (tools/reference, part amp).
+// Our f32 step serves as the exact one: it is much closer to float64 than any 16-bit step.
 //
-// At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the
-// gradient of a small layer a lot, in PyTorch as in ours. So each distance is a root mean square over
-// five states. A loss is only one number in each state: by luck alone, five errors of one program are
-// six times as large as another's once in 1,500 tries (F distribution). So six times is a loss's limit.
-// On a CPU with bf16 instructions the test runs a second time without them.
+// At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the gradient of a small
+// layer a lot, in PyTorch as in ours. So each distance is a root mean square over five states. A loss is only one
+// number in each state: by luck alone, five errors of one program are six times as large as another's once in 1,500
+// tries (F distribution). So six times is a loss's limit. On a CPU with bf16 instructions the test runs again without
+// them.
 //
 //   test_step_amp                               the files of tests/reference
 //   test_step_amp AMP.safetensors ARCH STATE... five ARCH-STATE.step.safetensors in its folder
@@ -24,7 +23,7 @@ enum { STATES = 5, OUTCOMES = 512 };
 static const char *amp_path;
 static StFile amp;
 
-// The results of an exact step, in the order of step_outcomes.
+// In the order of step_outcomes.
 typedef struct Exact {
     double loss;
     float *values[OUTCOMES];
@@ -37,7 +36,7 @@ static bool is_tried(Type type)
     return !ops_emulates(device, type) || ops_emulates(device, TYPE_BF16);
 }
 
-// A tensor's distances: the sum, over the states, of their mean squares relative to the exact values' mean square.
+// Sums, over the states, of the mean squares relative to the exact values' mean square.
 typedef struct Closeness {
     char name[80];
     double ours, theirs;
@@ -46,7 +45,7 @@ typedef struct Closeness {
 typedef struct Trial {
     const Exact *exact;
     const float *far;           // PyTorch's distances in this state
-    Closeness *closeness;       // of all outcomes
+    Closeness *closeness;
     int count;
 } Trial;
 
@@ -113,8 +112,7 @@ typedef struct Verdicts {
     double ours, theirs;        // sums of the squared errors of the losses
 } Verdicts;
 
-// PyTorch's distance on this kind of device: on a CPU a convolution's bias is added before
-// rounding, on a GPU after cuDNN has rounded.
+// On a CPU a convolution's bias is added before rounding, on a GPU after cuDNN has rounded.
 static const void *far_of(const char *name, Type like, const char *what)
 {
     char key[96], after[96];

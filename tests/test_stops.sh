@@ -17,7 +17,7 @@ begin()
     until_so 60 grep "step:.*\[ *$steps/" begun
 }
 
-# The run finishes the current step and saves. Resumed, it ends with the weights of an uninterrupted run.
+# The run finishes the current step and saves.
 train --epochs 1 >begun 2>&1
 alone=$(hash_of begun)
 for signal in INT TERM; do
@@ -57,7 +57,6 @@ status=$?
 check "Ctrl-C twice: status $status" test $status = 130
 check "Ctrl-C twice: nothing is saved" test "$(ls)" = begun
 
-# The loss explodes: exit status 3, one line and a hint, no checkpoint.
 train --epochs 1 --lr 900 -p 5 --save nan.st >out 2>err
 status=$?
 check "not finite: status $status" test $status = 3
@@ -65,12 +64,12 @@ check "not finite: one line and a hint" test "$(wc -l <err)" = 2
 check "not finite: the message" grep -q "the loss is not finite in epoch 1, at or before step" err
 check "not finite: nothing saved" test ! -e nan.st -a ! -e nan.st.best
 
-# The program that reads the output ends: training continues and saves.
+# The program that reads the output ends.
 train --epochs 1 --save piped.st 2>&1 | head -1 >out
 check "a closed pipe: saved nevertheless" test -s piped.st
 rm -f piped.st piped.st.best
 
-# Bad data is refused before any work. (test_data.c tests the kinds of damage.)
+# Bad data is refused before any work.
 expect 1 "hint: " train --epochs 1 --data cifer10 --save never.st --metrics never.jsonl
 expect 1 "out of memory" train --epochs 1 --image-size 1024 --train-samples 100000000 --save never.st
 check "nothing is written" not compgen -G "never*"
@@ -85,7 +84,7 @@ OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train"
 check "OMP_THREAD_LIMIT=1: status $?" grep -q "1 thread$" out
 check "OMP_THREAD_LIMIT=1: it ends" grep -q "weight hash" out
 
-# Less and less memory. Only LLVM's OpenMP may crash. (With even less, oneDNN would: it does not check its allocations.)
+# Less and less memory. Only LLVM's OpenMP may crash. (With even less, oneDNN would.)
 crash=1
 ! ldd "$BUILD/01_single_gpu/train" | grep -q libomp || crash=139
 for megabytes in 1000 700 500 350 300; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 SANITIZERS asan LABELS deadlines
-# Both programs that supervise ranks: 03's parent, which forks them, and 04's launch. Whatever a rank does, the
-# supervisor must name it, end with the right status and leave no process. It must pass signals to the ranks.
+# Both supervisors of ranks: 03's parent and 04's launch. Whatever a rank does, the supervisor must name it, end with
+# the right status, leave no process, and pass signals to the ranks.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 launch=$BUILD/04_ddp_launcher/launch
@@ -51,7 +51,7 @@ for how in fork launch; do
     check "$how: all ranks agreed to stop: nothing is printed" test ! -s output
 
     # Rank 2 dies while the supervisor is stopped, and the others fail because of it. The supervisor sees all deaths at
-    # once and must name rank 2.
+    # once.
     start $how 3 all=live1 0=sleep800,exit1 1=sleep500,exit1 2=catch,wait
     begin "${words[@]}"
     ready 1
@@ -63,7 +63,7 @@ for how in fork launch; do
     check "$how: the rank that failed first is named" says "rank 2 of 3 .* was killed by SIGKILL"
     check "$how: no other rank is named" says_times 1 " rank [0-9] of "
 
-    # A stopped rank is woken up and cleans up. A rank that ignores signals is killed, and so is a rank's child.
+    # Ranks that are stopped or ignore signals, and a rank's child, end too.
     start $how 3 all=live1 0=wait 1=sleep500,exit7 2=catch,die19
     expect 7 "caught" "${words[@]}"
     start $how 3 all=live1 0=deaf,wait 1=sleep300,exit7 2=child,catch,wait
@@ -83,12 +83,12 @@ for how in fork launch; do
     check "$how: no rank outlives the supervisor" at_last nothing_left
 done
 
-# Scripts in between, which start their program without exec: the ranks end all the same. A script that has not started
-# its rank yet must not start an orphan.
+# Scripts in between, which start their program without exec. A script that has not started its rank yet must not start
+# an orphan.
 printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
 printf '#!/bin/bash\necho ready: $$\nsleep 2\n"$@"\n: the end\n' >late.sh
 chmod +x script.sh late.sh
-# abandoned N COMMAND...: kills the launcher when N ranks are ready. No rank may be left.
+# abandoned N COMMAND...: kills the launcher when N ranks are ready.
 abandoned()
 {
     begin "${@:2}"
@@ -109,7 +109,7 @@ expect 0 "" "$rank" fork 0 30 all=world,done
 check "the default on a CPU: two ranks" says_times 2 "^rank [01] of 2,"
 expect 0 "; blocked:; ignored: TTOU; own group: 1" "$rank" fork 2 30 1=inherited all=done
 
-# lost TEXT TIMEOUT LEAST RULE...: the run ends with status 1 and TEXT, LEAST to 20 s after its start.
+# lost TEXT TIMEOUT LEAST RULE...: it ends with status 1 and TEXT, LEAST to 20 s after its start.
 lost()
 {
     begun=$EPOCHREALTIME
@@ -124,8 +124,8 @@ lost "all ranks have been waiting for each other for 2 s" 2 2 all=wait
 expect 0 "" "$rank" fork 3 2 all=live3 0=beat3000 1=twice3000 2=twice3000 all=done
 check "waiting for a rank that works is not an error" test ! -s output
 
-# asked SIGNAL TIMES STATUS MOST ANSWER RULE...: when 3 ranks are ready, the parent gets SIGNAL this many times. It
-# prints ANSWER and ends within MOST s of the last one.
+# asked SIGNAL TIMES STATUS MOST ANSWER RULE...: the parent of 3 ranks gets SIGNAL this many times. It prints ANSWER and
+# ends within MOST s of the last one.
 asked()
 {
     local i signal=$1 times=$2
@@ -159,7 +159,7 @@ check "Ctrl-C: status 130" ends 130
 check "Ctrl-C reaches both ranks" says_times 2 "caught INT: rank"
 check "Ctrl-C: no rank is named" says_times 0 " rank [0-9] of "
 
-# Ctrl-Z for longer than the timeout: no rank counts as hung.
+# For longer than the timeout.
 begin "$rank" fork 2 2 all=live1,catch,sleep60000
 ready 2
 state() { sed 's/.*) //; s/ .*//' "/proc/$1/stat"; }

@@ -1,6 +1,5 @@
-// test_tcp_store.c - the rendezvous over TCP: which processes may join, and what happens and is
-// printed when ranks are missing, die, stop or hang. No rank trains: each runs a scripted Part.
-// Also the building blocks: addresses and connections.
+// test_tcp_store.c - the rendezvous over TCP: which processes may join, and what is printed when ranks are missing,
+// die, stop or hang. No rank trains: each runs a scripted Part. Also the building blocks: addresses and connections.
 // ctest: SANITIZERS asan tsan LABELS deadlines
 #include "tcp_store.h"
 #include "alive.h"
@@ -26,9 +25,9 @@ enum { SANITIZED = 0, SLOW = 1, STRANGERS = 5000 };
 enum { RANKS = 32, BIG = 300000 };
 
 static struct Seen {
-    atomic_int there;                   // ranks that have joined
-    atomic_int finish;                  // set to let them end
-    atomic_int strangers;               // strangers that have connected so far
+    atomic_int there;
+    atomic_int finish;
+    atomic_int strangers;
     atomic_int partly;                  // rank 1 has a part of an answer
     char run[RANKS][STORE_NAME];
 } *seen;
@@ -120,7 +119,7 @@ static int enter(TcpStoreConfig config, Part *part)
     return count++;
 }
 
-// Closes our copy of rank 0's socket, so that the port closes when rank 0 ends.
+// So that the port closes when rank 0 ends.
 static void close_port(void)
 {
     if (play.socket > 0)
@@ -137,7 +136,7 @@ static void await(atomic_int *number, int wanted)
 
 static void read_said(void) { said = test_read(path); }
 
-// Waits for an actor to end; `wanted` is its exit status, or 1000 + the signal that killed it.
+// wanted: its exit status, or 1000 + the signal that killed it.
 static void ends(int actor, int wanted)
 {
     int status = 0;
@@ -184,7 +183,7 @@ static void expect_within(double seconds)
 
 static void bow(World *world) { (void)world; }
 
-// Imitates a training rank: sends heartbeats until the test ends it.
+// Imitates a training rank, until the test ends it.
 static void step(World *world)
 {
     alive_step(1, 3 + world->rank);
@@ -208,7 +207,7 @@ static void be_done_and_linger(World *world)
     sleep_ms(4000 * world->rank);       // longer than rank 0 waits for the other ranks
 }
 
-// Each rank stores values and reads those of all ranks, waiting for the last rank, which is late.
+// The last rank is late.
 static void exchange(World *world)
 {
     char key[24], *big = xmalloc(BIG + 1);
@@ -254,7 +253,6 @@ TEST(ranks_join_in_any_order)
     }
 }
 
-// A missing rank, a different world size, a rank number used twice: the run ends.
 TEST(missing_and_wrong_ranks)
 {
     static const struct { int rank, size; const char *words; } wrong[] = {
@@ -278,7 +276,6 @@ TEST(missing_and_wrong_ranks)
     }
 }
 
-// A process with a different token, run name or size, or that comes too late, is refused.
 TEST(processes_of_other_runs_are_refused)
 {
     static const struct { const char *name, *words; bool early, random, none; int rank, size; } wrong[] = {
@@ -419,7 +416,6 @@ static void lose(const struct Loss *loss)
     ends(loss->victim, loss->signal == SIGKILL ? 1000 + SIGKILL : EXIT_REPORTED);
 }
 
-// When rank 0 ends first, the slower ranks must not report it as lost.
 TEST(rank_0_leaves_first)
 {
     begin(be_done_and_linger, 20, false);
@@ -471,8 +467,7 @@ static void send_heartbeat(int fd)
     expect_answer(fd, STORE_DONE, 0);
 }
 
-// A rank that has joined but sends no heartbeat counts as missing until all have joined. (After that its silence would
-// have no limit, since the limit comes with a heartbeat.) It may leave and connect again.
+// Until all have joined, its silence has no limit, since the limit comes with a heartbeat. It may connect again.
 TEST(a_rank_without_a_heartbeat_is_missing)
 {
     stage(3, 20, 4);
@@ -485,7 +480,6 @@ TEST(a_rank_without_a_heartbeat_is_missing)
     close(fd);
 }
 
-// Rank 2 is still missing when rank 1 dies: the run ends at once.
 TEST(a_death_is_named_before_all_have_joined)
 {
     stage(3, 20, 20);
@@ -505,7 +499,7 @@ TEST(a_death_is_named_before_all_have_joined)
     expect_lines(2);
 }
 
-// The run ends while rank 1 receives an answer: the rest of the answer must come before the message of the end.
+// The rest of the answer must come before the message of the end.
 TEST(the_end_does_not_cut_an_answer)
 {
     static char zeros[STORE_MOST];
@@ -654,7 +648,7 @@ static void join(pid_t pid, const char *name)
     EXPECT(waitpid(pid, &status, 0) == pid && status == 0, "%s failed", name);
 }
 
-// The tests mostly wait, so they run in parallel, one process each; the strangers, the last test, run alone.
+// They mostly wait, so they run in parallel, one process each; the strangers, the last test, run alone.
 int main(void)
 {
     pid_t pids[64];

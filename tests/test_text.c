@@ -41,7 +41,7 @@ TEST(tokens_are_the_bytes_that_occur)
     data_close(&data);
 }
 
-// The checksum and the order depend on the text and on the number of tokens in a sample (18, 19).
+// They depend on the text and on the number of tokens in a sample (18, 19).
 TEST(fingerprints)
 {
     Data a, b, c;
@@ -62,8 +62,7 @@ TEST(fingerprints)
 
 enum { TEXT = 5000, BLOCK = 17, ROW = TEXT_KEY + BLOCK, MOST_ROWS = 40 };
 
-// Counts the wrong numbers in a batch's rows and labels. Sample id's tokens must be those of the text
-// from byte id * BLOCK + offset on.
+// Sample id's tokens must be those of the text from byte id * BLOCK + offset on.
 static int wrong_words(const Data *data, const Dataset *set, const Batch *batch, const int32_t *ids,
                        int64_t epoch, int offset)
 {
@@ -148,7 +147,6 @@ TEST(words_are_letters_in_another_order)
     if (!EXPECT(text_read(&data, path, 5, true, &err), "%s", err.text))
         return;
     EXPECT_EQ_STR(data.vocabulary, "0a6162636465666768696a71777a");
-    // Every word once, not sorted.
     int moved = 0, missing = 0, train = (int)(kept * 9 / 10);
     static const char letters[] = "\nabcdefghijqwz";
     for (size_t i = 0; i < kept; i++)

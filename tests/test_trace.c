@@ -8,9 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *text;        // of the file that was read last
+static const char *text;
 
-// Counts lines that are not a whole event. A file is "[" and then one event per line.
+// A file is "[" and then one event per line.
 static int torn_lines(void)
 {
     int torn = strncmp(text, "[\n", 2) != 0;
@@ -184,7 +184,7 @@ TEST(a_profiler_needs_no_timeline)
 enum { WRITERS = 4 };
 static const char *run;
 
-// The processes do not wait for each other, so they may open and close the file in any order.
+// They may open and close the file in any order.
 static void write_as(int rank, const char *path)
 {
     trace_among(rank, run);
@@ -220,7 +220,7 @@ static void expect_whole_run(const char *path, const char *name)
 TEST(processes_write_one_file)
 {
     const char *path = test_path("joint.json");
-    expect_whole_run(path, "run 1");            // creates the file
+    expect_whole_run(path, "run 1");
     expect_whole_run(path, "run 12");           // replaces the file of a different run
     expect_end(start(write_as, 7, path));       // a late rank appends to its run's file
     text = test_read(path);

@@ -1,11 +1,10 @@
-// The operations of a transformer in every type, forward and backward, against plain loops in
-// double.
+// The operations of a transformer in every type, forward and backward, against plain loops in double.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
-// Inputs are values that the type represents exactly. A result may be off by its own rounding
-// (roundoffs[]) and, where the operation multiplies rounded numbers, by a small part of the largest.
-// On a CPU with bf16 instructions, bf16 is tested a second time without them.
+// Inputs are values that the type represents exactly. A result may be off by its own rounding (roundoffs[]) and, where
+// the operation multiplies rounded numbers, by a small part of the largest. On a CPU with bf16 instructions, bf16 is
+// tested again without them.
 #include "arrays.h"
 
 static Type type;           // of the activations
@@ -179,7 +178,7 @@ static void gelu(void)
         dx[i] = dy[i] * ((1 + t) / 2 + v / 2 * (1 - t * t) * slope);
     }
     void *in = activation(s, x), *got = empty(s), *d = activation(s, dy);
-    OpArgs args = { .x = in, .y = got, .dy1 = d, .dx = d };     // in place
+    OpArgs args = { .x = in, .y = got, .dy1 = d, .dx = d };
     run_op(&(OpSpec){ .kind = OP_GELU, .x = s }, &args);
     expect_near("gelu", s, got, y, roundoffs[type] + 1e-6, 1e-9);
     expect_near("gelu backward", s, d, dx, roundoffs[type] + 1e-6, 1e-6);
@@ -187,8 +186,8 @@ static void gelu(void)
 }
 
 typedef struct AttentionArrays {
-    double *qkv, *dy;           // inputs
-    double *y, *dqkv;           // results
+    double *qkv, *dy;
+    double *y, *dqkv;
     double *p, *dp;             // (T, T) of one head: after the softmax, before dropout
 } AttentionArrays;
 

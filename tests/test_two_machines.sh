@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two machines that differ: each has its own clone and its own build, and one processor has only AVX2. The ranks find
-# that their builds are the same, print once that they use what both have, and end with the same weights.
+# Two machines that differ: each has its own clone and its own build, and one processor has only AVX2. The ranks accept
+# each other's builds, and end with the same weights.
 # ctest: PROCESSORS all TIMEOUT 600
 . "$SRC/tests/test.sh"
 step=05_ddp_amp

@@ -1,5 +1,4 @@
-// test_types.c - 16-bit numbers on the CPU: the conversion of every number, and the memory that
-// activations take. test_step_amp.c tests training steps.
+// test_types.c - 16-bit numbers on the CPU: the conversion of every number, and the memory that activations take.
 #include "check.h"
 #include "ops/numbers.h"
 #include "model.h"
@@ -31,8 +30,7 @@ static int infinity_of(const Format *f)
     return ((1 << f->exponent_bits) - 1) << f->mantissa_bits;
 }
 
-// The nearest number, by binary search; ties go to the even one. Infinity counts as the number that
-// would come after the largest.
+// The nearest number; ties go to the even one. Infinity counts as the number that would come after the largest.
 static int nearest(const Format *f, float value)
 {
     int sign = signbit(value) ? 0x8000 : 0, low = 0, high = infinity_of(f);
@@ -58,7 +56,7 @@ static bool same_number(const Format *f, int bits, float value)
     return value == wanted && !signbit(value) == !signbit(wanted);
 }
 
-// Converts all 65536 numbers to f32 and back, in the vector loops and one at a time.
+// In the vector loops and one at a time.
 TEST(all_numbers_to_f32_and_back)
 {
     static uint16_t all[65536], back[65536];
@@ -132,8 +130,7 @@ TEST(special_numbers)
         EXPECT_EQ_INT(wrong_roundings(&formats[k], special, sizeof special / sizeof *special), 0);
 }
 
-// model_activation_bytes must match what is allocated. In f32 only activations grow with the batch.
-// (Where a 16-bit type is emulated, scratch memory also grows.)
+// In f32 only activations grow with the batch; where a 16-bit type is emulated, scratch memory also does.
 TEST(activation_bytes_are_those_allocated)
 {
     static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };

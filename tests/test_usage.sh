@@ -3,7 +3,7 @@
 # shellcheck disable=SC2317  # check calls the functions
 . "$SRC/tests/test.sh"
 
-# sane FILE: times rise, and no number is absurd. The first sample may see a process that has hardly begun.
+# Times rise, and no number is absurd. The first sample may see a process that has hardly begun.
 sane()
 {
     sed 's/[^0-9.,]//g' "$1" | awk -F, '

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 PROCESSORS 2
-# --virtual-ranks: the same weights, bit for bit, on every number of processes that divides it. One
-# comparison with real ranks shows that the weights are right.
+# --virtual-ranks: bit-identical weights on every number of processes that divides it.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 five=$BUILD/05_ddp_amp
@@ -20,7 +19,7 @@ resnet=(-a resnet18 --train-samples 52 --test-samples 16 -b 4 --epochs 2 --amp o
 gpt=(-a gpt --data "text:$SRC/LICENSE" --layers 2 --heads 2 --width 16 --block 16 --dropout 0.1 --train-samples 46
     --test-samples 4 -b 2 --epochs 2 --amp off)
 
-# alike "N..." [OPTIONS]: these numbers of processes end with the same weights; also in $hash.
+# alike "N..." [OPTIONS]: these numbers of processes end with the same weights.
 alike()
 {
     local n first='' numbers=$1
@@ -59,16 +58,15 @@ alike "2 4" "${lenet[@]}" --virtual-ranks 4 --amp bf16 --clip-norm 0.5 --drop-la
 alike "1 2" "${lenet[@]}" --virtual-ranks 4 --lr-scale linear --warmup 0.5
 check "--lr-scale linear multiplies by V" [ "$hash" != "$four" ]
 
-# fp16: the loss scale doubles until a gradient of some rank overflows, which all ranks must skip.
+# The loss scale doubles until a gradient of some rank overflows.
 alike "1 2 4" "${lenet[@]}" --virtual-ranks 4 --amp fp16 --growth-interval 2 --epochs 4 -p 1
 check "steps were skipped" grep -q "skipped: [1-9]" output
 check "and others were not" grep -q "step.*norm: [0-9].*skipped: [1-9]" output
-# Without a loss scale that adapts, an overflow ends the run. Infinities of opposite signs must not cancel.
+# Infinities of opposite signs must not cancel.
 for n in 1 4; do
     expect 3 "are not finite with a loss scale of" ranks $n "${lenet[@]}" --virtual-ranks 4 --loss-scale 1e12
 done
 
-# A GPT, whose dropout depends on the sample, not on the process.
 alike "1 2 4" "${gpt[@]}" --virtual-ranks 4
 dropped=$hash
 alike "1 2 4" "${gpt[@]}" --virtual-ranks 4 --amp fp16 --growth-interval 2 --clip-norm 0.5
@@ -76,7 +74,7 @@ alike "1 4" "${gpt[@]}" --virtual-ranks 4 --amp bf16 --optim adamw --lr 0.001
 alike "2" "${gpt[@]}" --virtual-ranks 4 --dropout 0
 check "dropout changes something" [ "$hash" != "$dropped" ]
 
-# BatchNorm's running statistics are bit-identical, too. They are in the checkpoint and decide an evaluation's result.
+# BatchNorm's running statistics decide an evaluation's result.
 for n in 1 2 4; do
     expect 0 "weight hash: " ranks $n "${resnet[@]}" --virtual-ranks 4 --save $n.st
     cp output $n.out
@@ -87,14 +85,14 @@ for n in 1 2; do
     check "$n and 4 processes: all tensors" same_tensors $n.st 4.st
     check "$n and 4 processes: the same evaluation" same_lines $n.out 4.out
 done
-# Real ranks add the same gradients as floats, and agree up to rounding.
+# They add the same gradients as floats.
 few=("${lenet[@]}" --max-steps 10)
 expect 0 "" ranks 4 "${few[@]}" --save real.st
 expect 0 "" ranks 2 "${few[@]}" --save virtual.st --virtual-ranks 4
 check "real ranks" "$BUILD/../tests/tool_compare_weights" virtual.st real.st 1e-5
 
 step=$seven
-# With the sums of all ranks, which 07 prints, every line of the log is the same.
+# 07 prints the sums of all ranks.
 lines() { grep -E "== (step|test)|weight hash" output; }
 expect 0 "weight hash: $four" ranks 1 "${lenet[@]}" --virtual-ranks 4 -p 1
 lines >one.lines

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How a process finds its rank: from the command line, the environment or Open MPI. What contradictions it reports, and
-# which options and programs the ranks must share.
+# How a process finds its rank (from the command line, the environment or Open MPI), which contradictions it reports,
+# and which options and programs the ranks must share.
 #
 # ctest: SANITIZERS asan
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check
@@ -66,7 +66,7 @@ expect 1 "192.0.2.1 is not an address of this machine" with \
     "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port"
 expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.host.invalid MASTER_PORT=1"
 
-# A launcher has started several of these programs. Each would train on its own, so it must refuse.
+# Each process would train on its own.
 for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; do
     for step in 01_single_gpu 02_data_parallel 03_ddp_fork; do
         train=$BUILD/$step/train \
@@ -92,8 +92,8 @@ if unshare -rn true 2>/dev/null; then
     expect 0 "weight hash" without_network "$BUILD/07_dist_eval/train"
 fi
 
-# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. RANK and
-# the address are set. of_0, of_1: more options for rank 0, for rank 1, in the next call. $other: the program of rank 1.
+# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. of_0, of_1:
+# more options, in the next call. $other: the program of rank 1.
 other='' of_0=() of_1=()
 both()
 {
@@ -118,7 +118,6 @@ expect 0 "statuses 0 0" both "DDP_TOKEN=mine" "DDP_TOKEN=mine" --iface lo
 expect 0 "statuses 4 1" both "DDP_TOKEN=mine" "DDP_TOKEN=yours" --timeout 1 --patience 2
 check "rank 1 prints why" grep -q "its token is not rank 0's: set the same DDP_TOKEN" "$TMP/output"
 
-# Ranks that share cores divide them.
 if [ "$(nproc)" -gt 1 ]; then
     cores=$(taskset -cp $$ | sed 's/.*: //; s/,/-/g')
     first_core=${cores%%-*} last_core=${cores##*-}
@@ -135,7 +134,7 @@ if [ "$(nproc)" -gt 1 ]; then
     check "two ranks share two cores" not grep -q 'share' "$TMP/output"
 fi
 
-# Options that all ranks must share. Threads, files and addresses may differ.
+# Threads, files and addresses may differ.
 here=$(hostname)
 of_0=(--lr 0.1) of_1=(--lr 0.2)
 expect 0 "options: rank 1 ($here) has --lr 0.2, but rank 0 ($here) has --lr 0.1" both "" ""

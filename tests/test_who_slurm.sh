@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How a process finds its rank from Slurm's variables. They are simulated here; test_slurm.sh has real ones.
+# How a process finds its rank from Slurm's variables, simulated here.
 #
 # ctest: LABELS deadlines
 # shellcheck disable=SC2317,SC2016,SC2094  # functions are called by expect and check
@@ -11,7 +11,7 @@ for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR OMPI_COMM_WORLD_RANK PMIX_RAN
 done
 here=$(hostname)
 
-# A job number that no other test uses: ranks of two tests with one job number could connect to each other.
+# Ranks of two tests with one job number could connect to each other.
 job=$((1000 + $$))
 in_job=(SLURM_CLUSTER_NAME=ddp "SLURM_JOB_ID=$job" SLURM_NTASKS=8 SLURM_JOB_NUM_NODES=4)
 
@@ -57,7 +57,6 @@ expect 0 "statuses 4 1" both DDP_TOKEN=mine DDP_TOKEN=yours "${loopback[@]}" --t
 port=$((20000 + 31 * job % 12288))
 expect 0 "it is from another run" both "" "SLURM_RESTART_COUNT=1" "${loopback[@]}" --timeout 1 --patience 2
 check "both ranks fail" grep -qx "statuses 4 1" "$TMP/output"
-# The port of this job is in use.
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
 until_so 60 bash -c "exec 3<>/dev/tcp/127.0.0.1/$port"
 expect 0 "cannot listen on port $port" both "" "" "${loopback[@]}" --patience 1
@@ -113,8 +112,8 @@ check "the file is removed when rank 0 gives up" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
 expect 2 "needs Slurm, which names the run" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
-# Rank 0 waits for rank 1 and gets a signal. It removes its file, but not a file of a different run that has replaced
-# its own. After KILL its file stays, and the next start ignores it.
+# Rank 0 gets a signal while it waits for rank 1. It removes its file, but not a file of a different run that has
+# replaced its own. After KILL its file stays.
 waits()
 {
     local limit=()

@@ -10,8 +10,8 @@ for file in "${BUILD%/*}"/ops/*.cu "$SRC"/common/cuda/kernels_*.cu; do
     "$nvcc" -w --ptx -arch=compute_80 -std=c++17 -O2 -I "$SRC/common" -o "$(basename "$file" .cu).ptx" "$file"
 done
 
-# narrow: prints loops over cells and columns that never load 16 bytes at a time (columns_loop<..., 1> cannot), and
-# kernels that use local memory. Fails if there are any, or suspiciously few kernels in all.
+# Prints loops over cells and columns that never load 16 bytes at a time (columns_loop<..., 1> cannot), and kernels
+# that use local memory. Fails if there are any, or suspiciously few kernels in all.
 narrow()
 {
     awk '/\.entry / { f = $0; sub(/.*\.entry /, "", f); sub(/\(.*/, "", f); kernels++

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# The kernel counts the bytes that collectives send in a private network. They must be those that the algorithm needs
-# for the bytes given to it, and half as many for 16-bit values as for f32. Packet headers and the rendezvous add at
-# most 3 %.
+# The kernel counts the bytes that collectives send in a private network. They must be those that the algorithm needs.
+# Packet headers and the rendezvous add at most 3 %.
 # shellcheck disable=SC2317  # check calls functions
 if [ "${1:-}" != inside ]; then
     exec "$SRC/tests/wire.sh" bash "$0" inside

@@ -23,7 +23,7 @@ static bool forked;
 static World world;
 static int start;
 
-// A rank that is done announces its end to the other ranks.
+// A rank that is done tells the other ranks.
 static void leave_with(int status)
 {
     if (forked && alive_here()->done)
@@ -52,7 +52,6 @@ static const char *name_of(int signal)
 
 // --- what the rank inherits ----------------------------------------------------------------------
 
-// Does the inherited socket have rank 0's port, and can it listen?
 static bool listens(void)
 {
     struct sockaddr_in address;
@@ -88,7 +87,7 @@ static void print_world(int none)
     fflush(stdout);
 }
 
-// Prints file descriptors above 2, blocked and ignored signals, and whether the rank leads its process group.
+// Descriptors above 2, blocked and ignored signals, and whether the rank leads its process group.
 static void print_inherited(int none)
 {
     sigset_t blocked;
@@ -154,7 +153,7 @@ static void sleep_ms(int ms)
         continue;
 }
 
-// Imitates two threads that wait for a rank, one of them only for a moment.
+// Two threads wait for a rank, one of them only for a moment.
 static void wait_twice(int ms)
 {
     alive_wait_begin();
@@ -172,7 +171,7 @@ static void beat(int ms)
     }
 }
 
-// Imitates a training run: takes steps until a signal asks it to stop.
+// Takes steps until a signal asks it to stop.
 static void train(int none)
 {
     interrupt_install(true);
@@ -220,7 +219,7 @@ static void have_child(int none)
     wait_long(0);
 }
 
-static void write_lines(int count)      // in turn to stdout and stderr
+static void write_lines(int count)
 {
     for (int i = 0; i < count; i++)
         dprintf(STDOUT_FILENO + i % 2, "line %d of rank %d\n", i, world.rank);

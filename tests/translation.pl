@@ -1,7 +1,7 @@
 # translation.pl ENGLISH CHINESE - compares a page with its translation. Each block (a heading, a paragraph, an item of
 # a list, a row of a table, code) must have the same kind, numbers, links, `code` and number of sentences. Prints
 # what differs; the exit status is 1 if anything does. What is between <!-- only here --> and <!-- only here end --> is
-# in one of them only. Numbers may be words: "two" is 两 or 二. (One is not compared: it is also an article.)
+# not compared. Numbers may be words: "two" is 两 or 二, but one is not compared, since it is also an article.
 use strict;
 use warnings;
 use utf8;

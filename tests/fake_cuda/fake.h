@@ -1,7 +1,7 @@
 // fake.h - a mock of CUDA: the programs of the cuda backend run, and compute, on machines without a GPU.
 //
-// runtime.c, libraries.c, nccl.c and simt.cc define the functions that common/cuda and common/comm/nccl call. CMake
-// links programs with them in place of CUDA's libraries, and with the real kernels, compiled for the host:
+// Programs are linked with runtime.c, libraries.c, nccl.c and simt.cc in place of CUDA's libraries, and with the real
+// kernels, compiled for the host:
 //
 //   device   memory with its own addresses, and a list of the allocations
 //   stream   a queue, and a thread that runs each entry after a random delay
@@ -11,8 +11,8 @@
 //   cuDNN    the convolution that the descriptors describe, as plain loops in f32; likewise cuBLASLt's products
 //   NCCL     ranks meet, and add up their values, in a file that all of them map
 //
-// So tests can compare results with PyTorch's and with the CPU backend's. If a program misses a wait, its weights
-// may differ from those of a program that always waits. A program ends, with a line that begins with "fake:", if it
+// So tests can compare results with PyTorch's and the CPU backend's. If a program misses a wait, its weights may differ
+// from those of a program that always waits. A program ends, with a line that begins with "fake:", if it
 // does something that CUDA forbids, that hangs on a GPU, or that our programs should never do:
 //
 //   - in a capture: waiting, allocating, copying from pageable memory, making a cuDNN plan, forking a
@@ -21,8 +21,8 @@
 //   - destroying a communicator that a graph still uses, or after its stream; two communicators
 //     on a device without NCCL_LAUNCH_ORDER_IMPLICIT=1
 //   - using the legacy stream, a blocking one, one of a different device, or a thread without a device
-//   - using memory that is not allocated, too short or freed, or host memory in place of device memory, checked at each
-//     access of a kernel; shared memory without a barrier; a workspace that is too small
+//   - using memory that is not allocated, too short, freed, or the host's in place of the device's, at any access of a
+//     kernel; shared memory without a barrier; a workspace that is too small
 //   - using CUDA before a fork; ranks that call different collectives
 //
 // The mock cannot show:
@@ -48,7 +48,6 @@
 #include <stdint.h>
 
 __attribute__((noreturn)) void fake_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// An integer environment variable, or `without` if it is not set.
 int fake_setting(const char *name, int without);
 bool fake_fails(const char *how);
 
@@ -63,8 +62,8 @@ typedef struct Range {
 // Queues fn(a copy of arg) or, in a capture, records it. Checks the ranges now, and again when fn runs.
 void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg,
              size_t bytes, const Range *ranges, int count);
-// Each address of device memory is used only once, so accesses to freed memory are always found. Every block begins on
-// a page. A table maps pages to blocks; each memory access of a kernel is looked up there.
+// Each address of device memory is used only once, so accesses to freed memory are always found. Blocks begin on a
+// page; a table maps pages to blocks.
 typedef struct Block {
     struct Block *next;
     char *p;
@@ -83,10 +82,9 @@ static inline bool fake_on_device(const void *p, size_t bytes)
 }
 
 void fake_need_stream(cudaStream_t stream, const char *name);
-// Waits as long as loading a library takes (FAKE_LOAD).
 void fake_load(void);
 void fake_not_in_capture(const char *name);
-// If a graph is being captured on the stream, adds 1 to *users, once for each graph, until the graph is freed.
+// If the stream is being captured, adds 1 to *users (once per graph) until the graph is freed.
 void fake_hold(cudaStream_t stream, int *users);
 
 // A communicator's last call: entry number `until` of `stream` or, in a capture, `node` of `graph`. The

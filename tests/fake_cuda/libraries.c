@@ -1,6 +1,5 @@
 // libraries.c - cuDNN's graph API and cuBLASLt, for fake.h: the parts that our programs use. Reads an operation from
-// its descriptors, and computes it with plain loops in f32. There is one engine for everything; each pass needs a
-// workspace of a different size.
+// its descriptors, and computes it with plain loops in f32.
 #include "fake.h"
 #include "numbers.h"
 
@@ -139,7 +138,6 @@ static size_t workspace_of(const Descriptor *operation)
     return 1000 + 4096 * ((size_t)operation->type % 7);
 }
 
-// The heuristics have one result: a configuration that refers to the operation.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t most,
@@ -228,7 +226,7 @@ typedef struct Convolution {
     Tensor x, w, y;             // w: (k, c, r, s)
     int64_t stride[2], pad[2], dilation[2];
     float alpha, beta;
-    int type;                   // of the operation, which determines the pass
+    int type;
 } Convolution;
 
 // The input pixel that a tap of output pixel (p, q) reads, or -1 for padding.
@@ -239,8 +237,8 @@ static int64_t pixel_at(const Convolution *c, int64_t p, int64_t q, int64_t tap)
     return h < 0 || h >= c->x.dims[2] || w < 0 || w >= c->x.dims[3] ? -1 : h * c->x.dims[3] + w;
 }
 
-// For one output pixel: y = w * window, with a kernel w for each output channel and the window of the input that it
-// reads. The other passes add to the gradients of the window or of the kernels.
+// For one output pixel: y = w * window, with a kernel w for each output channel. The other passes add to the gradients
+// of the window or of the kernels.
 static void convolve_window(const Convolution *c, float *window, float *w, float *y, int64_t size)
 {
     for (int64_t k = 0; k < c->w.dims[0]; k++, w += size) {

@@ -1,6 +1,5 @@
-// nccl.c - NCCL, for fake.h: a communicator is a file in $TMPDIR that its ranks map, with a barrier
-// and a place for each rank's values. A rank waits for a lost rank until
-// the communicator is aborted or the process ends.
+// nccl.c - NCCL, for fake.h: a communicator is a file in $TMPDIR that its ranks map, with a barrier and a place for
+// each rank's values. A rank waits for a lost rank until the communicator is aborted or the process ends.
 #include "fake.h"
 #include "numbers.h"
 
@@ -18,7 +17,6 @@ enum { MAX_RANKS = 64, HEADER = 4096, PLACE = 64 << 20 };
 
 typedef enum Kind { REDUCE, BROADCAST, GATHER_ALL, GATHER } Kind;
 
-// A rank's current call, which must be the same on all ranks.
 typedef struct Doing {
     Kind kind;
     size_t count;
@@ -35,7 +33,7 @@ struct ncclComm {
     Shared *shared;
     char *places;               // (size, PLACE)
     Order order;
-    int graphs;                 // number of graphs that contain its work
+    int graphs;
     _Atomic bool aborted;
 };
 

@@ -1,7 +1,7 @@
 // runtime.c - the CUDA runtime of fake.h: devices, memory, streams, events and graphs.
 //
 // One lock guards the queues and the allocations, and one condition variable signals the queues' changes.
-// Streams and graphs are never freed, since tested programs are short.
+// Streams and graphs are never freed.
 #include "fake.h"
 
 #include <malloc.h>
@@ -20,7 +20,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static _Thread_local int current = -1;          // this thread's device; -1: it has set none
 static _Thread_local cudaError_t last_error;
-static _Thread_local bool captures;             // is this thread capturing?
+static _Thread_local bool captures;
 
 typedef struct Work {
     const char *name;
@@ -42,8 +42,8 @@ typedef struct Node {
 typedef struct Graph {
     Node *nodes;
     int count, users;                           // users: the graph itself, and its executable graphs
-    pthread_t owner;                            // the thread that captures it
-    cudaStream_t origin, forks[MAX_FORKS];      // the streams in it
+    pthread_t owner;
+    cudaStream_t origin, forks[MAX_FORKS];
     int fork_count;
     bool ended;
     int *held[MAX_HELD], held_count;
@@ -238,7 +238,6 @@ typedef enum Kind { PAGEABLE, DEVICE, PINNED } Kind;
 
 static Block *blocks;
 
-// The kind of this memory. The caller holds the lock.
 static Kind kind_of(const void *p, size_t bytes)
 {
     const char *at = p;
@@ -276,7 +275,6 @@ static void *map(size_t bytes)
     return p;
 }
 
-// Takes addresses for a block and for a free page after it. The caller holds the lock.
 static char *arena_take(size_t bytes)
 {
     if (!fake_arena) {
@@ -308,7 +306,6 @@ static void check_ranges(const char *name, const Range *ranges, int count)
     pthread_mutex_unlock(&lock);
 }
 
-// Fills new memory with garbage.
 static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
 {
     fake_not_in_capture(name);
@@ -327,7 +324,6 @@ static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
     return cudaSuccess;
 }
 
-// Waits for the device, as cudaFree does, and frees the memory.
 static cudaError_t release(void *p, Kind kind, const char *name)
 {
     fake_not_in_capture(name);
@@ -483,7 +479,6 @@ static void check_stream(cudaStream_t stream, const char *name)
                  current);
 }
 
-// Checks that the host may now query the stream, or wait for it.
 static void check_look(cudaStream_t stream, const char *name)
 {
     fake_not_in_capture(name);
@@ -687,7 +682,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     return cudaSuccess;
 }
 
-// From now on the stream takes part in the event's capture.
 static void join_capture(cudaStream_t stream, const struct CUevent_st *event)
 {
     Graph *graph = event->graph;
@@ -736,7 +730,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cudaSuccess;
 }
 
-// Here all work takes no time.
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
     fake_not_in_capture("cudaEventElapsedTime");

@@ -1,13 +1,12 @@
 // simt.cc - runs kernels on the host, for fake.h: block after block, with a fiber for each thread that has to wait.
 // Threads run from one barrier or shuffle to the next, in rising or falling order (FAKE_ORDER), so a thread that misses
-// a wait reads values that are not written yet. A kernel ends the program, with a line that begins with "fake:", if
+// a wait reads values that are not written yet. A kernel ends the program if
 //
 //   - it accesses memory that is not on the device, not allocated, or beyond the end of an allocation
 //   - two threads access the same shared memory without a barrier between them, and one of them writes
 //   - threads of a block deadlock: some are at a barrier, some at a shuffle, or lanes of a warp are missing
 //
-// Kernels are compiled with -fsanitize=kernel-address, so the compiler calls __asan_load4_noabort and similar functions
-// before each access.
+// Kernels are compiled with -fsanitize=kernel-address: before each access they call __asan_load4_noabort or the like.
 #include "simt.h"
 
 extern "C" {
@@ -42,11 +41,11 @@ struct Thread {
 };
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   // one kernel runs at a time, and owns the variables below
-thread_local bool in_kernel;        // false: ignore accesses, since launching functions are also instrumented
+thread_local bool in_kernel;
 const char *kernel_name;
 void (*kernel_thread)(const void *job);
 alignas(16) char kernel_job[JOB];
-int threads, begun;             // of a block: number of threads, and how many have begun
+int threads, begun;
 bool downwards;
 Thread table[MAX_THREADS];
 Thread *self;
@@ -145,7 +144,6 @@ int count_at(State state, int begin, int end)
     return n;
 }
 
-// A warp whose lanes are all at a shuffle, or -1.
 int warp_to_release()
 {
     for (int warp = 0; warp < threads; warp += WARP) {

@@ -3,7 +3,7 @@
 #include "fuzz.h"
 #include <setjmp.h>
 
-// args.c refuses a file with a message and exit(). Here that prints nothing and ends only the attempt.
+// args.c refuses a file with a message and exit(). Here that only ends the attempt.
 static jmp_buf refused;
 static _Noreturn void refuse(void) { longjmp(refused, 1); }
 #define exit(status) refuse()

@@ -1,6 +1,6 @@
-// fuzz_data.c - libFuzzer target: the first byte selects a reader of data files, which gets the rest
-// as a file. The reader must refuse the file, or return labels below the number of classes. No
-// allocation may be larger than a valid file of that size can need.
+// fuzz_data.c - libFuzzer target: the first byte selects a reader of data files, which gets the rest as a file. The
+// reader must refuse it, or return labels below the number of classes. No allocation may be larger than a valid file
+// of that size can need.
 #include "data/formats.h"
 #include "fuzz.h"
 

@@ -25,9 +25,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static int children;            // forked so far
+static int children;
 static int rank = -1;           // of this process; -1: the parent
-static atomic_int appeared;     // writes and sends with the text so far
+static atomic_int appeared;
 static __thread int hangs;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))

@@ -129,7 +129,6 @@ int open(const char *path, int flags, ...)
     return opened(REAL(open)(path, flags, mode), path);
 }
 
-// Half of a write's size, after which the disk is full.
 static size_t half_of(size_t bytes)
 {
     full = true;
@@ -197,7 +196,6 @@ int close(int fd)
     return result;
 }
 
-// Only logged.
 int stat(const char *path, struct stat *info)
 {
     const char *only = getenv("FAULT_CALL");

@@ -43,9 +43,9 @@ has_namespaces() { grep -qF 'mode="hosts"' "$DDP_SLURM_DIR/cluster"; }
 on_head() { "$slurm" run "$@"; }
 on_node() { "$slurm" node "$@"; }
 
-# Prints nothing later than five minutes after the job's end: without accounting, the controller then forgets the job.
+# Prints nothing for a job that ended more than five minutes ago: without accounting, the controller forgets it.
 job_state() { on_head scontrol show job "$1" | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p'; }
 job_is() { [ "$(job_state "$1")" = "$2" ]; }
 
-# No node is still cleaning up after a job; such a node gets no new job.
+# A node that is still cleaning up after a job gets no new job.
 none_completing() { ! on_head sinfo -h -o %T | grep -q completing; }
