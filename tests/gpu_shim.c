@@ -168,7 +168,7 @@ static void test_collectives(cudaStream_t stream)
     MUST(cudaFree(b));
 }
 
-// Without a group.
+// On two streams and two communicators, without a group.
 static void test_pairs(const char *file)
 {
     ncclComm_t second = new_comm(file, 2);

@@ -68,6 +68,7 @@ until_so()
 
 hash_of() { sed -n 's/^weight hash: //p' "${1:-$TMP/output}"; }
 
+# field FILE EVENT NAME: the values of NAME in these events of a metrics file.
 field() { sed -n 's/.*"event":"'"$2"'".*"'"$3"'":\([^,}]*\)[,}].*/\1/p' "$1"; }
 
 # near FILE FILE FAR: for check, the numbers of each line are at most FAR apart.
@@ -78,7 +79,7 @@ near()
         END { exit bad || NR == 0 }'
 }
 
-# FROM must be in exactly one line of the file.
+# put_in FILE FROM TO: FROM must be in exactly one line of the file.
 put_in()
 {
     [ "$(grep -cF -- "$2" "$1")" = 1 ] || { echo "$1: not exactly one line contains: $2"; return 1; }

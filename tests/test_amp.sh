@@ -89,7 +89,7 @@ expect 0 "" ranks 2 --max-steps 3 --trace trace
 once=$(messages)
 expect 0 "" ranks 2 --max-steps 3 --accumulate 4 --trace trace
 check "no more messages for 4 parts" [ "$(messages)" = "$once" -a "$once" -ge 3 ]
-# Batch normalisation sees parts. --lr 0 keeps the weights the same.
+# Batch normalisation sees parts: two parts of 8 give what two batches of 8 give. --lr 0 keeps the weights the same.
 expect 0 "" ranks 1 --arch convnet -b 8 --lr 0 --max-steps 6 --amp off
 field m.0.jsonl step loss | awk 'NR % 2 { first = $1; next } { printf "%.9g\n", (first + $1) / 2 }' >two
 expect 0 "in parts of 8" ranks 1 --arch convnet -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2
@@ -162,7 +162,7 @@ all_skip()
 check "all ranks skip that step, halve the scale and keep equal weights" all_skip ./overflow
 train=./overflow
 check "the step changes nothing" is "$(hash_with 3 --amp fp16 --max-steps 5)" "$(hash_with 3 --amp fp16 --max-steps 4)"
-# A bf16 run, which has no scale, keeps the checkpoint's numbers for a later fp16 run.
+# A bf16 run, which has no scale, keeps the checkpoint's scale and number of skipped steps for a later fp16 run.
 expect 0 "skipped: 1" ranks 3 --amp fp16 --max-steps 6 --save skipped.st
 cp skipped.st on.st
 expect 0 "weight hash: " ranks 3 --amp bf16 --save on.st --resume on.st --max-steps 8

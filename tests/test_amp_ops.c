@@ -343,7 +343,8 @@ static void sgd_plain(size_t count, size_t grad_count, const float *grads, doubl
     }
 }
 
-// Gradients of up to `size`, clipped to `clip` times their norm. Not `nesterov`: the last parameters have no gradient.
+// Gradients of up to `size`, clipped to `clip` times their norm. Without `nesterov`, the last parameters have no
+// gradient.
 static void check_clip(float size, double clip, bool nesterov, bool skip)
 {
     enum { COUNT = 5003 };

@@ -337,7 +337,7 @@ shuffle() # shuffle KIND...: sets `deck`
     done
 }
 
-# arena EVENTS NAME... -- FAULT...: causes so many faults in random order in these launchers and their ranks.
+# arena EVENTS NAME... -- FAULT...: causes EVENTS faults of these kinds in these launchers and their ranks.
 arena()
 {
     local count=$1 i fault

@@ -12,7 +12,7 @@
 static const CommType types[] = { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 };
 enum { TYPES = sizeof types / sizeof *types };
 
-// So that a conversion to a narrower type shows.
+// 64-bit values use their low bits, so that a conversion to a narrower type shows.
 static const double f64_unit = 1 + 0x1p-40;
 static const int64_t i64_unit = (1LL << 40) + 1;
 
@@ -205,7 +205,7 @@ static int same_bits(void *arg, const World *world)
     return rank_close(&r);
 }
 
-// Adds each 16-bit number to some others, and f16's special numbers to each other, for the vector code for f16.
+// Adds each 16-bit number to some others, and f16's special numbers to each other. This covers the vector code for f16.
 enum { PAIRS = (1 << 18) + 3, SPECIAL = 16 };
 
 static bool same_number(float a, float b) { return a == b || (isnan(a) && isnan(b)); }

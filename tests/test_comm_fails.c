@@ -35,7 +35,7 @@ static int lose_rank_1(void *arg, const World *world)
     return 0;
 }
 
-// A supervisor, if there is one, ends the ranks and names the dead rank. They give it time for that before they end.
+// A supervisor, if there is one, ends the ranks and names the dead rank. The ranks give it time before they end.
 TEST(ranks_report_a_loss_without_a_supervisor)
 {
     enum { RANKS = 3 };

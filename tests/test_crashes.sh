@@ -18,7 +18,7 @@ command_of()
 }
 forked() { command_of forked "$1" && "${words[@]}" "${@:2}"; }              # forked N OPTIONS
 
-# After epoch 1: the checkpoint old.N. After epoch 2: the weights' hash hash.N. 03 and 07 compute the same weights.
+# old.N: the checkpoint after epoch 1. hash.N: the weights' hash after epoch 2. 03 and 07 compute the same weights.
 for n in 2 3; do
     forked $n --epochs 1 --save "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
     forked $n --resume "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
@@ -126,7 +126,7 @@ hangs() # hangs NAME N RANK WHEN
     is_over "$1" 1 10 2.9
     names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) has sent no heartbeat for 3"
 }
-# The parent gets a signal, alone or with its group (as from Ctrl-C).
+# asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
 {
     hit "${@:1:5}" CRASH_WHOM="$6"
@@ -141,7 +141,7 @@ one_asked() # one_asked NAME N RANK WHEN
     is_over "$1" 143 5
     so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
 }
-# The next run removes the temporary file that a killed rank leaves.
+# The parent is killed. The next run removes the temporary file that a killed rank leaves.
 orphans() # orphans NAME N RANK WHEN
 {
     hit "$@" KILL CRASH_WHOM=parent

@@ -30,7 +30,7 @@ static const DeviceFacts devices[] = {
     { "RTX 5090", 1200, 170, 1536, 24, 101376, 96, 32, 2407, 14001, 512 },
 };
 
-// In cuDNN's own format; NULL if cuDNN refuses it. (9.27 needs memoryBusWidth.)
+// A device, described in cuDNN's own format; NULL if cuDNN refuses it. (9.27 needs memoryBusWidth.)
 static cudnnBackendDescriptor_t profile_new(const DeviceFacts *d)
 {
     static char json[2000];
@@ -54,7 +54,7 @@ static cudnnBackendDescriptor_t profile_new(const DeviceFacts *d)
     return profile;
 }
 
-// cuDNN 9.27 makes no plans without the driver's library.
+// cuDNN 9.27 makes no plans without the driver's library. Where that is missing, no_driver.c takes its place.
 static void load_driver(void)
 {
     char path[4096];
@@ -183,7 +183,7 @@ TEST(every_convolution_has_a_plan_on_every_gpu)
     }
 }
 
-// More than 90 % of the 16-bit plans must use them. f32 plans may only with tf32.
+// More than 90 % of the 16-bit plans must use tensor cores. f32 plans may use them only with tf32.
 TEST(plans_use_tensor_cores)
 {
     load_driver();
@@ -208,7 +208,7 @@ TEST(plans_use_tensor_cores)
     cudnnBackendDestroyDescriptor(rules.profile);
 }
 
-// The third plan is the fastest. Plans are compared by cuDNN's description.
+// A race in which the third plan is the fastest. Plans are compared by cuDNN's description of them.
 typedef struct Race {
     int runs;
     char third[16384];

@@ -159,7 +159,7 @@ static bool pair_read(const char *images, const char *labels, Error *err)
     return good;
 }
 
-// Anywhere; a gzipped file also if its checksum is wrong.
+// A file is refused if it is truncated anywhere, a gzipped one also if its checksum is wrong.
 TEST(idx_truncated_is_refused)
 {
     static uint8_t plain[IMAGES_MAX], zipped[IMAGES_MAX];
@@ -354,7 +354,7 @@ TEST(names_and_directories)
     expect_refused(test_file("file", "x", 1), "Not a directory", "");
 }
 
-// If it is damaged, that is an error: no other set replaces it.
+// A damaged Fashion-MNIST is an error: no other set replaces it.
 TEST(auto_prefers_fashion_mnist)
 {
     char before[PATH_MAX];

@@ -15,7 +15,7 @@ for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink i
     sleep chmod true; do
     ln -s "$(type -P $command)" "$TMP/bin/$command"
 done
-# A link's target must not be overwritten.
+# Removes a link first: its target must not be overwritten.
 pretend() { rm -f "$TMP/bin/$1"; printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
 pretend cc 'case "$*" in
 --version) echo "cc 1" ;;

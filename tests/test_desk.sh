@@ -11,7 +11,7 @@ if [ -z "${HOSTS_DIR:-}" ]; then
     exit
 fi
 
-# Everything is built already.
+# A tree for each node, in which everything is built already.
 for node in node1 node2; do
     mkdir -p "$node/build/cpu/04_ddp_launcher" bin
     cp -r "$SRC"/{ddp,tools} "$node"

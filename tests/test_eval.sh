@@ -23,7 +23,7 @@ counts_agree()
         diff - wanted
 }
 
-# 06's counts must be equal; its loss may differ by rounding.
+# One process of 06 evaluates all images. Its counts must be equal; its loss may differ by rounding.
 alone()
 {
     "$older/train" "${convnet[@]}" -e --init net.st --train-samples 10 --test-samples "$1" -b "$2" \
@@ -104,8 +104,8 @@ table()
     paste -d ' ' "${columns[@]}"
 }
 
-# like_each RANKS STEPS [OPTIONS]: checkpoint and test results must equal 06's, and every rank's training numbers the
-# means of those that 06's ranks report.
+# like_each RANKS STEPS [OPTIONS]: checkpoint and test results must equal 06's. In 07 every rank reports the same
+# training numbers: the means of those that 06's ranks report.
 like_each()
 {
     local n=$1 steps=$2 rank

@@ -26,7 +26,7 @@ expect 0 "== not written: all, since the run ended before its first test" \
 expect 0 "weight hash" "$train" "${small[@]}" --save net
 expect 0 "== not written: all" "$train" "${small[@]}" --save net --resume auto --predictions all
 check "the old file" test "$(cat all)" = index,label,old
-# The largest finite weights: a checkpoint with infinite ones would be refused.
+# The largest finite weights give results that are not finite. (A checkpoint with infinite weights would be refused.)
 header=$(od -An -N8 -t u8 net.st)
 offset=$(head -c $((header + 8)) net.st | tail -c +9 | sed 's/.*"fc.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
 cp net.st nan.st
@@ -45,7 +45,7 @@ check "a file too large: the error message" says "all: write: File too large"
 check "the old file" test "$(cat all)" = index,label,old
 check "nothing temporary" nothing_temporary
 
-# test_save_fails.sh kills a program at each of these calls.
+# The file is replaced by the same calls as a checkpoint, for which test_save_fails.sh kills a program at each call.
 mkdir results
 echo index,label,old >results/list
 expect 0 "== test" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=results FAULT_LOG=calls "$train" "${small[@]}" -e \

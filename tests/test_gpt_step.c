@@ -104,7 +104,7 @@ static double step(Gpt *g, float scale)
     return stats.loss_sum / (double)stats.count;
 }
 
-// Root mean squares: of our distances from `exact`, and in *size of `exact` itself.
+// Returns the root mean square of our distances from `exact`, and in *size that of `exact` itself.
 static double far_from(const float *ours, const double *exact, int64_t count, double *size)
 {
     double far = 0, all = 0;

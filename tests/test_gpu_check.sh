@@ -57,7 +57,7 @@ check "the doctor shows the verdict" grep -qE "^(✓|ok)  GPU check +the losses"
 pretend nvidia-smi "${smi/DRIVER/2.0}"
 expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
 
-# fails WHY FAILURE: on a new machine. The verdict is kept.
+# fails WHY FAILURE: a run on a new machine prints WHY and trains on the CPU. The verdict is kept.
 new=10
 fails()
 {

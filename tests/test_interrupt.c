@@ -43,7 +43,6 @@ TEST(only_a_second_stop_signal_kills)
     EXPECT_EQ_INT(got, SIGTERM);
 }
 
-// For instance from a slow disk.
 TEST(a_signal_does_not_interrupt_a_read)
 {
     int status, ends[2];
@@ -79,7 +78,8 @@ static void wait_for_signal(void)
     swapcontext(&there, &here);
 }
 
-// oneDNN's matrix products set the stack pointer to the beginning of a block from malloc.
+// oneDNN's matrix products set the stack pointer to the beginning of a block from malloc. A handler on that stack would
+// overwrite other memory.
 TEST(memory_below_the_stack_pointer_is_kept)
 {
     pthread_t sender;

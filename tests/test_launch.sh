@@ -44,7 +44,6 @@ expect 0 "GOMP_SPINCOUNT=9 " env GOMP_SPINCOUNT=9 "$launch" -- "$rank" all=contr
 
 expect 0 "DDP_TOKEN=mine " env DDP_TOKEN=mine "$launch" -- "$rank" all=contract
 
-# Two "machines" at once, with two ranks each: the world size is four.
 port=$((20000 + $$ % 10000))
 "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port $port -n 2 -- "$rank" all=contract,sleep300 \
     >other 2>&1 &

@@ -87,7 +87,7 @@ one_host()
     done
     next_port
 
-    # mpirun ends the ranks although they no longer use MPI.
+    # If a rank dies, mpirun ends the others, although the ranks no longer use MPI.
     by_mpirun -np 3 "$train" "${twenty[@]}" --max-steps 1000000 --epochs 1000000 >endless 2>&1 &
     started endless && kill -KILL "$(pgrep -f -- "^$train .*--epochs 1000000" | sed -n 2p)"
     wait $!
@@ -112,7 +112,7 @@ different_data()
     done
     expect 4 "data: rank 1" by_hand 2 bash -c 'cd "data.$RANK" && exec "$@"' - "$train" --arch lenet --data mnist \
         --epochs 1 -b 4 --threads 1 --timeout 20
-    # Only rank 0 has the checkpoint.
+    # Only rank 0 has the checkpoint: rank 1's metrics continue nevertheless.
     for _ in 1 2; do
         expect 0 "weight hash: " by_hand 2 bash -c 'cd "data.$RANK" && exec "$@"' - "$train" "${twenty[@]}" --save net \
             --resume auto --metrics run.%r.jsonl

@@ -56,7 +56,7 @@ static float reference(const Dataset *set, int id, int64_t epoch, const Augment 
     return (byte / 255.0f - augment->mean[c]) / augment->std[c];
 }
 
-// In data[n][c / block][h][w][block].
+// The index of a value in a batch of this shape: data[n][c / block][h][w][block].
 static size_t place(Shape s, int n, int c, int y, int x)
 {
     size_t plane = (size_t)n * (s.c / s.block) + c / s.block;
@@ -217,7 +217,6 @@ TEST(epochs_begin_and_end_anywhere)
     loader_free(NULL);
 }
 
-// Training and evaluation; and the time that loader_wait_ms reports.
 TEST(loaders_do_not_disturb_each_other)
 {
     int32_t ids[COUNT];
@@ -240,7 +239,7 @@ TEST(loaders_do_not_disturb_each_other)
     dataset_drop(&set);
 }
 
-// Two classes, with most of the fuzz corpus's pictures.
+// A data set of two classes, with most of the fuzz corpus's pictures.
 static void corpus_open(Data *data, const char *name, const char *bad_images)
 {
     char script[4096];
@@ -263,7 +262,7 @@ TEST(batches_of_pictures)
     corpus_open(&data, "corpus", "stop");
     expect_epochs(&data.train, (Shape){ 0, 3, 32, 32, 1 }, &data.augment);
 
-    // Without workers the caller makes the batch, so all of this time counts as waiting.
+    // Without workers the caller makes the batch, and that time counts as waiting.
     LoaderConfig config = { { data.train.count, 3, 32, 32, 1 }, data.augment, 0, false };
     Loader *loader = loader_new(device, &data.train, &config);
     int complete = 0;

@@ -114,7 +114,7 @@ TEST(weights_on_padding_have_no_gradient)
     check_gradients_of(64);
 }
 
-// 5 of 8 images give the same logits in a batch of 5.
+// In evaluation, rows are independent: 5 of 8 images give the same logits in a batch of 5.
 static void check_tail(const char *arch, int channels, int size)
 {
     Model *model = open_model(arch, channels, size, 8);

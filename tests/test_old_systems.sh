@@ -19,7 +19,7 @@ posix_spawn_file_actions_(addchdir_np|addfchdir_np|addclosefrom_np|addtcsetpgrp_
 pidfd_[a-z_]*|process_(madvise|mrelease)|epoll_pwait2|mount_setattr|fsopen|open_tree|move_mount
 arc4random(_buf|_uniform)?|strlcpy|strlcat|timespec_getres|qsort_r_np|free_sized|memalignment|getrandom_np
 END
-# Outside comments.
+# newer_in FILE...: prints each use of a name in `newer` outside comments.
 newer_in() { sed 's,//.*,,' "$@" | grep -wnE -f newer; }
 uses_newer()
 {
@@ -45,7 +45,7 @@ check "a comment is none" not newer_in use.c
 expect 0 "Function not implemented" "$old" python3 -c 'import ctypes, os
 print(ctypes.CDLL(None, use_errno=True).syscall(436, 3, 4, 0), os.strerror(ctypes.get_errno()))'
 expect 0 "inherited: listening memory; blocked:" "$old" "$launch" -- "$rank" all=inherited 5</dev/null
-# Even if a shell is between them.
+# A rank ends with its launcher, even if a shell is between them.
 "$old" "$launch" -- bash -c '"$0" "$@"; true' "$rank" all=live1,wait >output 2>&1 &
 until_so 20 pgrep -f "^$rank all=live1"
 kill -KILL $!

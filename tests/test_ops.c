@@ -13,7 +13,7 @@
 static bool cuda;
 static Type type;           // of the activations
 
-// c channels between two layers, blocked as a convolution's output.
+// The shape of an activation with c channels between two layers, blocked as a convolution's output.
 static Shape flowing(int n, int c, int h, int w)
 {
     OpSpec spec = { OP_CONV, { n, 3, h, w, ops_input_block(ops, 3), type }, c, 1, 1, 1, 0 };
@@ -63,7 +63,7 @@ static void conv_plain(const OpSpec *s, Shape y, const ConvArrays *a)
     }
 }
 
-// Returns the live weights, on the device. *dead, on the host: those that read only padding.
+// Returns the live weights, on the device. *dead, on the host: the weights that read only padding.
 static float *import(const Op *conv, const double *oihw, size_t count, float **dead)
 {
     size_t bytes = conv_live_count(conv) * sizeof(float);
@@ -83,7 +83,7 @@ static float *export(const Op *conv, const float *live, float *dead, size_t coun
     return to_device(torch, count * sizeof *torch);
 }
 
-// f32, or a copy in a 16-bit type.
+// The weights that op_forward reads: f32, or a copy in a 16-bit type.
 static const void *weights_to_read(const Op *conv, const float *arena)
 {
     size_t own = conv_copy_bytes(conv), count = conv_live_count(conv);
@@ -106,7 +106,7 @@ static void *output_gradient(const OpSpec *s, Shape y, const double *dy)
     return activation(y, off);
 }
 
-// batch: of the weight layout; 0: the spec's own.
+// batch: use the weight layout for a batch of this size; 0: of the spec's own size.
 static void check_conv(const char *name, OpSpec spec, int batch)
 {
     OpSpec large = spec;
@@ -208,7 +208,7 @@ static void step_forward(void *arg)
     op_forward(step->conv, &step->args);
 }
 
-// A later convolution makes the scratch memory grow.
+// A recorded step stays valid when a later convolution makes the scratch memory grow.
 static void a_recorded_convolution(void)
 {
     Ops *own = ops_new(device, &(OpsConfig){ .deterministic = true });
@@ -524,7 +524,7 @@ static void maxpool_plain(const OpSpec *s, Shape out, const double *x, const dou
     }
 }
 
-// Few values, so that there are ties.
+// Pixels have only a few values, so that there are ties.
 static void check_maxpool(const char *name, Shape from, int kernel, int stride, int pad,
                           bool two_gradients)
 {
@@ -596,7 +596,7 @@ static void relu(void)
     check_ends();
 }
 
-// The f32 images, rounded; unused rows are zeros.
+// 16-bit images are the f32 images, rounded; unused rows are zeros.
 static void images(void)
 {
     enum { COUNT = 3, BYTES = 3 * 8 * 7, ROWS = 4 };
@@ -728,7 +728,7 @@ static void expect_verdict(Verdict got, Verdict wanted, int classes, int row)
            wanted.prediction, wanted.before, (double)wanted.loss);
 }
 
-// With one more row, which judge_rows must not touch.
+// The verdicts of `rows` rows, and one more, which judge_rows must not touch.
 static const Verdict *verdicts_of(int rows, int classes, const double *z, const int32_t *labels)
 {
     size_t bytes = (size_t)(rows + 1) * sizeof(Verdict);
@@ -814,7 +814,7 @@ static void fixed_sums(void)
     check_ends();
 }
 
-// If any value does not fit, the first sum is not finite, even if two infinities could cancel.
+// If any value does not fit, the first sum is not finite: two infinities do not cancel.
 static void fixed_overflow(void)
 {
     enum { COUNT = 5, CASES = 5 };
@@ -833,7 +833,7 @@ static void fixed_overflow(void)
 
 // ==== Types of the device ========================================================================
 
-// Sums over many numbers, and updates.
+// Adds sums over many numbers, and the updates' results, to the checksum.
 static void a_step(void)
 {
     enum { COUNT = 100000, ROWS = 300, CLASSES = 70 };
@@ -863,7 +863,7 @@ static void a_step(void)
     check_ends();
 }
 
-// The operations that are loops of our own. Returns the checksum of their results.
+// Checks the operations that are loops of our own. Returns the checksum of their results.
 static uint64_t own_loops(Type first, Type last)
 {
     result_bits = 0;

@@ -4,7 +4,8 @@
 #include "optim.h"
 #include "test.h"
 
-// An epoch has 10 steps. wanted[i] is the rate in steps i * every to (i + 1) * every - 1; if `between`, in the first.
+// An epoch has 10 steps. The rate is wanted[i] in steps i * every to (i + 1) * every - 1; if
+// `between`, only the first of these is checked.
 static const struct {
     OptimConfig config;
     int epochs, every;
@@ -81,8 +82,8 @@ static OptimConfig parsed(const char *options)
 // Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes
 //   epoch += (batch_idx + 1) / len(train_loader)
 //   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
-// Python's `fractions` gave the first numbers, for base_lr 0.01 and 5 epochs of warm-up. The others are by hand: with a
-// warm-up of 2.5 epochs, 0.01 (1 + 2 epoch / 2.5); and the scale multiplies each schedule.
+// Python's `fractions` module gave the first numbers, for base_lr 0.01 and 5 epochs of warm-up. The others are by hand:
+// with a warm-up of 2.5 epochs, 0.01 (1 + 2 epoch / 2.5); and the scale multiplies each schedule.
 static const struct {
     const char *options;
     int ranks, step, steps, epochs;     // steps: of an epoch

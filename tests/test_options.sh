@@ -87,7 +87,7 @@ check "a config file: file and line" test "$(cat "$TMP/output")" = \
     "$TMP/wrong.conf:2: epochs: 'none' is not a whole number from 1 to 1000000"
 check "a config file: no work" test -z "$(ls -A)"
 
-# Must not print into a file or socket of the run.
+# A program that is started with closed stdin, stdout and stderr must not print into a file or socket of its run.
 small=(-a lenet --data synthetic --train-samples 64 --test-samples 16 --threads 1 -b 16 --epochs 1 -p 1)
 for name in 01_single_gpu 02_data_parallel 07_dist_eval; do
     "$BUILD/$name/train" "${small[@]}" --metrics "$TMP/metrics" --trace "$TMP/trace" <&- >&- 2>&-

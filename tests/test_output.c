@@ -42,7 +42,7 @@ static void kill_child(pid_t child)
     waitpid(child, NULL, 0);
 }
 
-// They leave the lock file and the temporary file.
+// A killed writer leaves its lock file and its temporary file. Neither stops the next writer.
 TEST(killed_writers)
 {
     const char *path = test_path("killed"), *part = test_path("killed.tmp");
@@ -97,7 +97,7 @@ TEST(links_are_not_followed)
     EXPECT_EQ_STR(test_read(path), "newer");
 }
 
-// content: what the file holds; kind: as which it is claimed.
+// What a file holds, as which kind of file it is claimed, and the error (NULL: none).
 static const struct {
     const char *content;
     OutputKind kind;

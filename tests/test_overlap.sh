@@ -11,8 +11,8 @@ train() # train TIMELINE OPTION...: three steps of two ranks, with at least thre
         --epochs 1 --threads 1 -j 0 --bucket-mb 4 --trace "$1.json" "${@:2}"
 }
 
-# For each rank: backwards, all_reduces on the track "communication", those that run during a backward, and those that a
-# backward calls itself.
+# Counts for each rank: backwards, all_reduces on the track "communication", those of them that run during a backward,
+# and all_reduces that a backward calls itself.
 cat >counts.py <<'END'
 import sys
 sys.dont_write_bytecode = True

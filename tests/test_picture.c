@@ -29,7 +29,6 @@ static bool decode(const char *name, const uint8_t *bytes, size_t size, Pixels *
            picture_decode(name, bytes, size, all, pixels, err);
 }
 
-// Any part, decoded alone.
 static void expect_parts(const char *name, const uint8_t *bytes, size_t size, const Pixels *whole)
 {
     int width = whole->at.width, height = whole->at.height, wrong = 0;

@@ -2,7 +2,7 @@
 #include "data/pictures.h"
 #include "test.h"
 
-// Its function `jpg FILE...` makes files that begin and end like a JPEG.
+// Runs a shell script in $TMP; its function `jpg FILE...` makes files that begin and end like a JPEG.
 static void shell(const char *script)
 {
     char text[4096];
@@ -158,7 +158,6 @@ TEST(a_tree_is_a_data_set)
     data_close(&data);
 }
 
-// The same part of each class in every run.
 TEST(a_single_level_is_split)
 {
     Data data, again;
@@ -204,7 +203,7 @@ TEST(fingerprints_of_trees)
     EXPECT(strcmp(prints[2], prints[3]) != 0, "a renamed file: still %s", prints[2]);
 }
 
-// Is it equal to that in epoch 0 with seed 5?
+// Is the image in this epoch with this seed equal to that in epoch 0 with seed 5?
 static bool same_image(const Data *data, const Augment *augment, int64_t epoch, uint64_t seed)
 {
     static uint8_t first[3 * 32 * 32], other[3 * 32 * 32];

@@ -14,7 +14,6 @@ check "2 ranks, one all-reduce" same_as_one "$train" 2 --bucket-mb 0
 check "2 ranks, small buckets, no overlap" same_as_one "$train" 2 --bucket-mb 0.001 --overlap 0
 check "3 ranks, collectives compared" same_as_one "$train" 3 --check-collectives
 
-# Padded. With --drop-last, samples beyond the last full batch are left out.
 expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 7 --train-samples 100 --metrics odd.jsonl
 check "100 samples, 3 ranks of 7: 5 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 10
 expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 11 --train-samples 100 --drop-last --metrics odd.jsonl
@@ -31,7 +30,6 @@ for more in "--sync-bn" "--bucket-mb 0.02 --overlap 1"; do
 done
 expect 0 "weight hash: $first" "$train" "${convnet[@]}" --bucket-mb 0.02 --overlap 0
 
-# By any number of ranks with the same global batch, also in the middle of an epoch.
 expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save whole.st
 whole=$(hash_of)
 expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save part.st --max-steps 13

@@ -104,7 +104,7 @@ TEST(statistics_of_all_ranks)
     }
 }
 
-// With two ranks the result has the same bits.
+// A hook that computes the average differently. With two ranks the result has the same bits.
 static void average_twice(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     *(size_t *)arg += count;

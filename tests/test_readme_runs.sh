@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs every command line in README.md, the steps' READMEs, exercises/README.md, docs/ and CONTRIBUTING.md as it is
-# written, but for the exceptions in how(): those need a GPU, a second host, the network or minutes, or a different test
-# runs them.
+# written. Exceptions are in how(), below: commands that need a GPU, a second host, the network or minutes, or that a
+# different test runs.
 #
-# Documents run in order, in one copy of the tree that uses the existing build. So a command can read the files of the
-# commands above it. Each line that a document shows below a command must be in its output, apart from numbers and the
-# names of this machine (see shape).
+# The commands run in order, in one copy of the tree that uses the existing build. So a command can read the files of
+# the commands above it. Each line that a document shows below a command must be in its output, apart from numbers and
+# the names of this machine (see shape).
 #
 # To be quick, `train` is a script that adds options, which those of the command line override: a small network,
 # synthetic images, one thread, and one step of 64 images; or 512 images if the command line has --max-steps. comm_bench

@@ -50,7 +50,7 @@ TEST(jitter_covers_its_range_evenly)
     EXPECT_EQ_INT(none.x, 0);
 }
 
-// Parts of the jitter repeat only as often as by chance.
+// With a different seed, epoch or sample, parts of the jitter repeat only as often as by chance.
 TEST(jitter_depends_on_seed_epoch_and_id)
 {
     enum { SAMPLES = 9000 };

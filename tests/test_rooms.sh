@@ -23,7 +23,7 @@ includes()
         while read -r from to; do echo "$(module_of "$1" "$from") $(module_of "$1" "$to")"; done)
 }
 
-# base/log for base/log.c, and base/log.h for log.h, because log.c is in base/.
+# module_of TREE FILE: base/log for base/log.c, and base/log.h for log.h, because log.c is in base/.
 module_of()
 {
     local stem=${2%.*} found

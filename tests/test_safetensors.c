@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// With `data` bytes 0, 1, 2, ...
+// Parses a file with this header and `data` bytes 0, 1, 2, ...
 static bool parse_text(StFile *file, const char *header, size_t data, Error *err)
 {
     uint64_t length = strlen(header);
@@ -18,7 +18,7 @@ static bool parse_text(StFile *file, const char *header, size_t data, Error *err
     return st_parse(file, bytes, 8 + length + data, err);
 }
 
-// In a block of exactly its size, so that a sanitizer sees reads past its end.
+// Parses a copy in a block of exactly its size, so that a sanitizer sees reads past its end.
 static bool parse_copy(StFile *file, const unsigned char *bytes, size_t size, Error *err)
 {
     unsigned char *copy = xmalloc(size);
@@ -26,7 +26,7 @@ static bool parse_copy(StFile *file, const unsigned char *bytes, size_t size, Er
     return st_parse(file, copy, size, err);
 }
 
-// Its tensors fill the data without gaps.
+// The file's tensors fill the data without gaps.
 static bool is_sound(const StFile *file)
 {
     uint64_t header;

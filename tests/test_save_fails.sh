@@ -150,7 +150,7 @@ check "ulimit -f: nothing temporary" nothing_temporary
 expect 2 "--save-every: has no effect without --save" "$train" "${options[@]}" --save-every 5
 expect 1 "no/such/net: cannot create its lock file: No such file or directory" \
     "$train" "${options[@]}" --epochs 1 --save no/such/net
-# A run holds the lock until it ends. The files of a killed run keep no run out.
+# A run holds the lock until it ends. The files of a killed run do not keep the next run out.
 before
 echo "" >saved/net.lock
 expect 0 "this run will overwrite this checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/net
@@ -194,7 +194,7 @@ mkdir none.best
 expect 1 "none.best is not a regular file but a" "$train" "${options[@]}" --epochs 1 --save none
 check "a directory: nothing temporary" not compgen -G 'saved.tmp*'
 
-# Really full, and really read-only, if this user may mount such disks.
+# A disk that is really full, and one that is really read-only, if this user may mount them.
 on_disk='mount -t tmpfs -o size=700k none saved && cp old/net saved && $0 || exit 99
     "$@"
     status=$?

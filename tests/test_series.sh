@@ -56,7 +56,7 @@ make_series
 expect 0 "01_one to 02_two: train.c 3 lines in 2 hunks (1 removed, 2 added); 5 lines to read in all" check_series .
 expect 0 "02_two to 03_three: train.c 1 line in 1 hunk (0 removed, 1 added); 2 lines to read in all" check_series .
 
-# The command makes a mistake in the series, and check_series prints TEXT.
+# mistake TEXT COMMAND...: the command makes a mistake in the series, and check_series prints TEXT.
 mistake()
 {
     make_series

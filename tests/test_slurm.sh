@@ -22,7 +22,6 @@ has_namespaces && hosts=yes || hosts=
 node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
 step() { until_so 20 none_completing; on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
 submit() { until_so 20 none_completing; on_head sbatch --parsable "$@"; }
-# False if the controller does not answer.
 over() { [[ $(job_state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
 says() { grep -qs -- "$2" "ddp-$1.log"; }
 done_with()
@@ -30,7 +29,6 @@ done_with()
     until_so "${2:-60}" over "$1" || on_head scontrol show job "$1"
     cat "ddp-$1.log"
 }
-# No process on any node, no rendezvous file, no partial checkpoint.
 nothing_left()
 {
     local k
@@ -146,7 +144,6 @@ network()
     check "it trains after the restart" grep -q training "$TMP/output"
 }
 
-# Tried once more: on other nodes, if one node is at fault.
 starts()
 {
     local job why
@@ -193,8 +190,8 @@ traps()
     check "it ends before any work" not grep -q parameters "$TMP/output"
 }
 
-# Every 30 s the controller looks for jobs whose time is nearly over. Another job can then start a few seconds before
-# the next look.
+# Every 30 s the controller looks for jobs whose time is nearly over. This job records when, so that another job can
+# start a few seconds before the next look.
 watch_the_clock()
 {
     cat >clock.sbatch <<'END'
@@ -226,7 +223,6 @@ time_is_over()
     check "it is requeued once" test "$(grep -c requeued "$TMP/output")" = 1
     check "nothing is left" nothing_left
 
-    # On fewer nodes: with virtual ranks, with the same bits.
     run+=(--virtual-ranks 4)
     expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}"
     wanted=$(hash_of)
@@ -245,7 +241,7 @@ time_is_over()
     check "it finishes" grep -q "done$" "$TMP/output"
 }
 
-# The program saves and fails. After each restart it is killed before it saves again.
+# Submits a job whose program saves and fails. At each restart the program is killed before it saves again.
 submit_killed()
 {
     mkdir bin/killed

@@ -7,9 +7,9 @@
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
 
-# They inherited DDP_SLURM_DIR=DIR.
+# processes_of DIR: processes of the cluster or of its jobs. They inherited DDP_SLURM_DIR=DIR.
 processes_of() { env -u DDP_SLURM_DIR grep -lzxF "DDP_SLURM_DIR=$1" /proc/[0-9]*/environ 2>/dev/null; }
-# Not in places that other tests change at the same time.
+# Prints where a cluster could leave traces, without places that other tests change at the same time.
 traces()
 {
     ip -o link | grep -oE ' node[0-9]+[:@]'

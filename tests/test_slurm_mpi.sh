@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On many clusters srun starts tasks with PMIx if it gets no --mpi. A rank must then use Slurm's variables, and under
-# mpirun in a job mpirun's.
+# On many clusters srun starts tasks with PMIx if it gets no --mpi. A rank must then use Slurm's variables, with PMIx
+# or without it. If mpirun starts it in a job, it must use mpirun's.
 #
 # ctest: LABELS deadlines
 # shellcheck disable=SC2016  # words for shells in the cluster

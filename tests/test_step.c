@@ -108,7 +108,7 @@ TEST(lenet_run)
     model_free(model);
 }
 
-// As in reference.py. bad: the first gradient of each tensor is infinite.
+// Gradients that reference.py also generates. bad: the first gradient of each tensor is infinite.
 static void set_gradients(const Model *model, uint64_t seed, bool bad)
 {
     float *arena = xcalloc(model->param_count, sizeof *arena);
@@ -156,7 +156,7 @@ TEST(adamw_run)
     st_close(&file);
 }
 
-// Weights shrink, also those that read only padding, and vectors stay.
+// With gradients of 0, weights shrink, also those that read only padding, and vectors stay.
 TEST(adamw_decays_weights_only)
 {
     OptimConfig config = { .name = "adamw", .betas = "0.9,0.999", .weight_decay = 0.25 };

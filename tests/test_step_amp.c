@@ -23,7 +23,6 @@ enum { STATES = 5, OUTCOMES = 512 };
 static const char *amp_path;
 static StFile amp;
 
-// In the order of step_outcomes.
 typedef struct Exact {
     double loss;
     float *values[OUTCOMES];
@@ -36,7 +35,7 @@ static bool is_tried(Type type)
     return !ops_emulates(device, type) || ops_emulates(device, TYPE_BF16);
 }
 
-// Sums, over the states, of the mean squares relative to the exact values' mean square.
+// A tensor's distances: the sum, over the states, of their mean squares relative to the exact values' mean square.
 typedef struct Closeness {
     char name[80];
     double ours, theirs;
@@ -112,7 +111,8 @@ typedef struct Verdicts {
     double ours, theirs;        // sums of the squared errors of the losses
 } Verdicts;
 
-// On a CPU a convolution's bias is added before rounding, on a GPU after cuDNN has rounded.
+// PyTorch's distance on this kind of device: on a CPU a convolution's bias is added before
+// rounding, on a GPU after cuDNN has rounded.
 static const void *far_of(const char *name, Type like, const char *what)
 {
     char key[96], after[96];

@@ -64,12 +64,10 @@ check "not finite: one line and a hint" test "$(wc -l <err)" = 2
 check "not finite: the message" grep -q "the loss is not finite in epoch 1, at or before step" err
 check "not finite: nothing saved" test ! -e nan.st -a ! -e nan.st.best
 
-# The program that reads the output ends.
 train --epochs 1 --save piped.st 2>&1 | head -1 >out
 check "a closed pipe: saved nevertheless" test -s piped.st
 rm -f piped.st piped.st.best
 
-# Bad data is refused before any work.
 expect 1 "hint: " train --epochs 1 --data cifer10 --save never.st --metrics never.jsonl
 expect 1 "out of memory" train --epochs 1 --image-size 1024 --train-samples 100000000 --save never.st
 check "nothing is written" not compgen -G "never*"

@@ -51,7 +51,7 @@ for how in fork launch; do
     check "$how: all ranks agreed to stop: nothing is printed" test ! -s output
 
     # Rank 2 dies while the supervisor is stopped, and the others fail because of it. The supervisor sees all deaths at
-    # once.
+    # once and must name rank 2.
     start $how 3 all=live1 0=sleep800,exit1 1=sleep500,exit1 2=catch,wait
     begin "${words[@]}"
     ready 1
@@ -63,7 +63,7 @@ for how in fork launch; do
     check "$how: the rank that failed first is named" says "rank 2 of 3 .* was killed by SIGKILL"
     check "$how: no other rank is named" says_times 1 " rank [0-9] of "
 
-    # Ranks that are stopped or ignore signals, and a rank's child, end too.
+    # A stopped rank is woken up and cleans up. A rank that ignores signals is killed, and so is a rank's child.
     start $how 3 all=live1 0=wait 1=sleep500,exit7 2=catch,die19
     expect 7 "caught" "${words[@]}"
     start $how 3 all=live1 0=deaf,wait 1=sleep300,exit7 2=child,catch,wait
@@ -83,8 +83,8 @@ for how in fork launch; do
     check "$how: no rank outlives the supervisor" at_last nothing_left
 done
 
-# Scripts in between, which start their program without exec. A script that has not started its rank yet must not start
-# an orphan.
+# Scripts in between, which start their program without exec: the ranks end all the same. A script that has not started
+# its rank yet must not start an orphan.
 printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
 printf '#!/bin/bash\necho ready: $$\nsleep 2\n"$@"\n: the end\n' >late.sh
 chmod +x script.sh late.sh
@@ -109,7 +109,7 @@ expect 0 "" "$rank" fork 0 30 all=world,done
 check "the default on a CPU: two ranks" says_times 2 "^rank [01] of 2,"
 expect 0 "; blocked:; ignored: TTOU; own group: 1" "$rank" fork 2 30 1=inherited all=done
 
-# lost TEXT TIMEOUT LEAST RULE...: it ends with status 1 and TEXT, LEAST to 20 s after its start.
+# lost TEXT TIMEOUT LEAST RULE...: the run ends with status 1 and TEXT, LEAST to 20 s after its start.
 lost()
 {
     begun=$EPOCHREALTIME
@@ -159,7 +159,7 @@ check "Ctrl-C: status 130" ends 130
 check "Ctrl-C reaches both ranks" says_times 2 "caught INT: rank"
 check "Ctrl-C: no rank is named" says_times 0 " rank [0-9] of "
 
-# For longer than the timeout.
+# Ctrl-Z for longer than the timeout: no rank counts as hung.
 begin "$rank" fork 2 2 all=live1,catch,sleep60000
 ready 2
 state() { sed 's/.*) //; s/ .*//' "/proc/$1/stat"; }

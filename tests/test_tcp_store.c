@@ -119,7 +119,7 @@ static int enter(TcpStoreConfig config, Part *part)
     return count++;
 }
 
-// So that the port closes when rank 0 ends.
+// Closes our copy of rank 0's socket, so that the port closes when rank 0 ends.
 static void close_port(void)
 {
     if (play.socket > 0)
@@ -136,7 +136,7 @@ static void await(atomic_int *number, int wanted)
 
 static void read_said(void) { said = test_read(path); }
 
-// wanted: its exit status, or 1000 + the signal that killed it.
+// Waits for an actor to end; `wanted` is its exit status, or 1000 + the signal that killed it.
 static void ends(int actor, int wanted)
 {
     int status = 0;
@@ -207,7 +207,6 @@ static void be_done_and_linger(World *world)
     sleep_ms(4000 * world->rank);       // longer than rank 0 waits for the other ranks
 }
 
-// The last rank is late.
 static void exchange(World *world)
 {
     char key[24], *big = xmalloc(BIG + 1);
@@ -467,7 +466,8 @@ static void send_heartbeat(int fd)
     expect_answer(fd, STORE_DONE, 0);
 }
 
-// Until all have joined, its silence has no limit, since the limit comes with a heartbeat. It may connect again.
+// A rank that has joined but sends no heartbeat counts as missing until all have joined. (After that its silence would
+// have no limit, since the limit comes with a heartbeat.) It may leave and connect again.
 TEST(a_rank_without_a_heartbeat_is_missing)
 {
     stage(3, 20, 4);
@@ -499,7 +499,7 @@ TEST(a_death_is_named_before_all_have_joined)
     expect_lines(2);
 }
 
-// The rest of the answer must come before the message of the end.
+// The run ends while rank 1 receives an answer: the rest of the answer must come before the message of the end.
 TEST(the_end_does_not_cut_an_answer)
 {
     static char zeros[STORE_MOST];
@@ -648,7 +648,7 @@ static void join(pid_t pid, const char *name)
     EXPECT(waitpid(pid, &status, 0) == pid && status == 0, "%s failed", name);
 }
 
-// They mostly wait, so they run in parallel, one process each; the strangers, the last test, run alone.
+// The tests mostly wait, so they run in parallel, one process each; the strangers, the last test, run alone.
 int main(void)
 {
     pid_t pids[64];

@@ -10,7 +10,7 @@
 
 static const char *text;
 
-// A file is "[" and then one event per line.
+// Counts lines that are not a whole event. A file is "[" and then one event per line.
 static int torn_lines(void)
 {
     int torn = strncmp(text, "[\n", 2) != 0;
@@ -184,7 +184,7 @@ TEST(a_profiler_needs_no_timeline)
 enum { WRITERS = 4 };
 static const char *run;
 
-// They may open and close the file in any order.
+// The processes do not wait for each other, so they may open and close the file in any order.
 static void write_as(int rank, const char *path)
 {
     trace_among(rank, run);

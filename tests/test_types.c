@@ -56,7 +56,6 @@ static bool same_number(const Format *f, int bits, float value)
     return value == wanted && !signbit(value) == !signbit(wanted);
 }
 
-// In the vector loops and one at a time.
 TEST(all_numbers_to_f32_and_back)
 {
     static uint16_t all[65536], back[65536];
@@ -98,7 +97,6 @@ static int wrong_roundings(const Format *f, const float *values, int count)
     return wrong;
 }
 
-// The midpoint between each two neighbours, and the f32 numbers next to it.
 TEST(between_numbers)
 {
     for (int k = 0; k < 2; k++) {

@@ -19,7 +19,7 @@ resnet=(-a resnet18 --train-samples 52 --test-samples 16 -b 4 --epochs 2 --amp o
 gpt=(-a gpt --data "text:$SRC/LICENSE" --layers 2 --heads 2 --width 16 --block 16 --dropout 0.1 --train-samples 46
     --test-samples 4 -b 2 --epochs 2 --amp off)
 
-# alike "N..." [OPTIONS]: these numbers of processes end with the same weights.
+# alike "N..." [OPTIONS]: these numbers of processes end with the same weights; also in $hash.
 alike()
 {
     local n first='' numbers=$1
@@ -58,11 +58,10 @@ alike "2 4" "${lenet[@]}" --virtual-ranks 4 --amp bf16 --clip-norm 0.5 --drop-la
 alike "1 2" "${lenet[@]}" --virtual-ranks 4 --lr-scale linear --warmup 0.5
 check "--lr-scale linear multiplies by V" [ "$hash" != "$four" ]
 
-# The loss scale doubles until a gradient of some rank overflows.
 alike "1 2 4" "${lenet[@]}" --virtual-ranks 4 --amp fp16 --growth-interval 2 --epochs 4 -p 1
 check "steps were skipped" grep -q "skipped: [1-9]" output
 check "and others were not" grep -q "step.*norm: [0-9].*skipped: [1-9]" output
-# Infinities of opposite signs must not cancel.
+# Without a loss scale that adapts, an overflow ends the run. Infinities of opposite signs must not cancel.
 for n in 1 4; do
     expect 3 "are not finite with a loss scale of" ranks $n "${lenet[@]}" --virtual-ranks 4 --loss-scale 1e12
 done
@@ -74,7 +73,7 @@ alike "1 4" "${gpt[@]}" --virtual-ranks 4 --amp bf16 --optim adamw --lr 0.001
 alike "2" "${gpt[@]}" --virtual-ranks 4 --dropout 0
 check "dropout changes something" [ "$hash" != "$dropped" ]
 
-# BatchNorm's running statistics decide an evaluation's result.
+# BatchNorm's running statistics are bit-identical, too. They are in the checkpoint and decide an evaluation's result.
 for n in 1 2 4; do
     expect 0 "weight hash: " ranks $n "${resnet[@]}" --virtual-ranks 4 --save $n.st
     cp output $n.out
@@ -85,14 +84,13 @@ for n in 1 2; do
     check "$n and 4 processes: all tensors" same_tensors $n.st 4.st
     check "$n and 4 processes: the same evaluation" same_lines $n.out 4.out
 done
-# They add the same gradients as floats.
 few=("${lenet[@]}" --max-steps 10)
 expect 0 "" ranks 4 "${few[@]}" --save real.st
 expect 0 "" ranks 2 "${few[@]}" --save virtual.st --virtual-ranks 4
 check "real ranks" "$BUILD/../tests/tool_compare_weights" virtual.st real.st 1e-5
 
 step=$seven
-# 07 prints the sums of all ranks.
+# With the sums of all ranks, which 07 prints, every line of the log is the same.
 lines() { grep -E "== (step|test)|weight hash" output; }
 expect 0 "weight hash: $four" ranks 1 "${lenet[@]}" --virtual-ranks 4 -p 1
 lines >one.lines

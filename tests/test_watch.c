@@ -43,19 +43,19 @@ static const struct Case {
     { { { .ended = 0.1 }, { .ended = 0.1 }, { .ended = 0.1, .status = EXITED } }, .status = EXIT_FAILED,
       .words = "ended with status 0: " },       // it ended without being done
 
-    // One killed by a signal, else the first one to end.
+    // Of several dead ranks, the watchdog names one killed by a signal, else the first one to end.
     { { { .ended = 0.5, .status = EXITED }, { .ended = 0.4, .status = SIGSEGV },
         { .ended = 0.6, .status = EXIT_REPORTED * EXITED } }, .status = EXIT_FAILED,
       .words = "rank 1 of 3 (node1, pid 1001) was killed by SIGSEGV" },
     { { { .ended = 0.5, .status = 5 * EXITED }, { .silent = 0 }, { .ended = 0.6, .status = 6 * EXITED } }, .status = 6,
       .words = "rank 2 of 3 " },
 
-    // The rank has printed its own error.
+    // These ranks have printed their own error, so the watchdog prints nothing.
     { { [1] = { .ended = 0.5, .status = EXIT_REPORTED * EXITED } }, .status = EXIT_FAILED, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_USAGE * EXITED } }, .status = EXIT_USAGE, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_DIVERGED * EXITED } }, .status = EXIT_DIVERGED, .words = "" },
 
-    // Without .status: all are done, a rank is watched elsewhere, or none sends heartbeats.
+    // No fault, in the rows without .status: all are done, a rank is watched elsewhere, or none sends heartbeats.
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = 130 * EXITED },
         { .done = true, .ended = 1 } }, .words = "" },
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = EXITED } },
@@ -68,14 +68,14 @@ static const struct Case {
     { { { .ended = 1, .status = (128 + SIGTERM) * EXITED } }, .passed = SIGTERM, .status = 128 + SIGTERM, .words = "" },
     { { { .ended = 1, .status = SIGKILL } }, .passed = SIGTERM, .status = EXIT_FAILED, .words = "SIGKILL" },
 
-    // A closed connection means a dead rank, but its supervisor may report it first.
+    // A closed connection means a dead rank, but its supervisor gets time to report it first.
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3 } }, .remote = true, .status = EXIT_FAILED,
       .words = "rank 2 of 3 (node1, pid 1002) has disconnected: after epoch 1, step 12; " },
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3, .delay = 4 } }, .remote = true, .status = EXIT_FAILED,
       .words = "rank 1 of 3 " },
     { { [2] = { .ended = 3, .done = true } }, .remote = true, .words = "" },
 
-    // A rank may wait for other ranks that work.
+    // A hung rank. A rank may wait for other ranks that work.
     { { [1] = { .silent = TIMEOUT - 0.5 } }, .words = "" },
     { { { .silent = 0 }, { .silent = TIMEOUT + 1 }, { .silent = TIMEOUT + 2 } }, .status = EXIT_FAILED,
       .words = "rank 2 of 3 (node1, pid 1002) has sent no heartbeat for 4 s: after epoch 1" },
@@ -101,7 +101,7 @@ static const struct Case {
     { { [1] = { .silent = 99, .writes = true } }, .words = "has been writing net.st for 99 s: " },
     { { [1] = { .silent = 99, .reads = true, .any_time = true } }, .words = "" },
 
-    // Whether it was waiting or working.
+    // A rank that is stopped or unreachable, whether it was waiting or working.
     { { [1] = { .stopped = 3, .silent = 3, .waits = 1 } }, .status = EXIT_FAILED,
       .words = "rank 1 of 3 (node1, pid 1001) has been stopped for 3 s: after epoch 1, step 11" },
     { { [1] = { .stopped = 1, .silent = 3, .waits = 1 } }, .words = "" },
@@ -112,7 +112,7 @@ static const struct Case {
       .words = "is stopped or unreachable" },
     { { [2] = { .unsent = 3.1, .silent = 3, .delay = 2 } }, .remote = true, .words = "" },
 
-    // All ranks wait for each other, or for one that is done.
+    // Deadlocks: all ranks wait for each other, or for one that is done.
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
       .words = "all ranks have been waiting for each other for 2 s\n" },
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .remote = true,
@@ -209,7 +209,6 @@ static void begin(const State states[RANKS], bool remote, double now)
         set(rank, &states[rank], remote, now);
 }
 
-// All ranks make the same calls.
 static void make_calls(int rank, int calls)
 {
     alive_publish(&pages[rank]);
@@ -217,7 +216,7 @@ static void make_calls(int rank, int calls)
         alive_collective_begin(at, "gradients", "all_reduce", (int64_t)at * 100, "backward");
 }
 
-// The message lists the last calls of rank 0 and of the first rank that differs.
+// A deadlock's message lists the last calls of rank 0 and of the first rank that differs.
 static void test_parting(double now)
 {
     static const State waits = { .silent = 3, .waits = 1 };
@@ -249,7 +248,7 @@ static void test_parting(double now)
     expect(-3, now, EXIT_FAILED, "send of 7 (gradients), in backward                  all_reduce of 21300");
 }
 
-// 30 ms longer than the others, which is more than a tenth of a step.
+// Rank 2 waits for data 30 ms longer than the others, which is more than a tenth of a step.
 static void test_slowest(void)
 {
     char text[ALIVE_DOING];
@@ -288,7 +287,7 @@ int main(void)
 
     test_parting(now);
 
-    // Once for each wait.
+    // The line comes once for each wait.
     begin((State[RANKS]){ [1] = { .silent = 3, .reads = true } }, false, now);
     expect(-4, now, 0, "has been reading");
     expect(-4, now, 0, "");

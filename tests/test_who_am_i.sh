@@ -66,7 +66,6 @@ expect 1 "192.0.2.1 is not an address of this machine" with \
     "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port"
 expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.host.invalid MASTER_PORT=1"
 
-# Each process would train on its own.
 for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; do
     for step in 01_single_gpu 02_data_parallel 03_ddp_fork; do
         train=$BUILD/$step/train \
@@ -85,15 +84,14 @@ expect 0 "$one alone ==" few_files -S 40
 pairs() { (ulimit -n "$1" && "$BUILD/03_ddp_fork/train" -n 2 "${tiny[@]}"); }
 expect 1 "this process may have only 47 open files, but needs up to 48" pairs 47
 
-# One rank alone needs no network.
 if unshare -rn true 2>/dev/null; then
     without_network() { unshare -rn timeout -k 5 60 "$@" "${tiny[@]}" --timeout 5; }
     expect 0 "weight hash" without_network "$train"
     expect 0 "weight hash" without_network "$BUILD/07_dist_eval/train"
 fi
 
-# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. of_0, of_1:
-# more options, in the next call. $other: the program of rank 1.
+# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. RANK and
+# the address are set. of_0, of_1: more options for rank 0, for rank 1, in the next call. $other: the program of rank 1.
 other='' of_0=() of_1=()
 both()
 {
@@ -134,7 +132,6 @@ if [ "$(nproc)" -gt 1 ]; then
     check "two ranks share two cores" not grep -q 'share' "$TMP/output"
 fi
 
-# Threads, files and addresses may differ.
 here=$(hostname)
 of_0=(--lr 0.1) of_1=(--lr 0.2)
 expect 0 "options: rank 1 ($here) has --lr 0.2, but rank 0 ($here) has --lr 0.1" both "" ""

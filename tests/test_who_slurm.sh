@@ -11,7 +11,7 @@ for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR OMPI_COMM_WORLD_RANK PMIX_RAN
 done
 here=$(hostname)
 
-# Ranks of two tests with one job number could connect to each other.
+# A job number that no other test uses: ranks of two tests with one job number could connect to each other.
 job=$((1000 + $$))
 in_job=(SLURM_CLUSTER_NAME=ddp "SLURM_JOB_ID=$job" SLURM_NTASKS=8 SLURM_JOB_NUM_NODES=4)
 

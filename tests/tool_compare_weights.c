@@ -22,7 +22,8 @@ static StFile file_open(const char *path)
     return file;
 }
 
-// Relative to the largest wanted entry; infinite if size or type differ, or if one of our numbers is not finite.
+// The largest difference, relative to the largest wanted entry; infinite if there is no wanted tensor,
+// if size or type differ, or if one of our numbers is not finite.
 static double distance(const StTensor *ours, const StTensor *wanted)
 {
     if (!wanted || wanted->bytes != ours->bytes || strcmp(wanted->dtype, ours->dtype) != 0)

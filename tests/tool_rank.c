@@ -153,7 +153,7 @@ static void sleep_ms(int ms)
         continue;
 }
 
-// Two threads wait for a rank, one of them only for a moment.
+// Imitates two threads that wait for a rank, one of them only for a moment.
 static void wait_twice(int ms)
 {
     alive_wait_begin();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # wire.sh COMMAND... - runs COMMAND in its own network, whose only interface is lo, and then prints
-# "bytes on the wire: N": all that its processes sent each other, with packet headers and the rendezvous. The exit
+# "bytes on the wire: N": all bytes that its processes sent each other, with packet headers and the rendezvous. The exit
 # status is COMMAND's, or 77 if this machine allows no such network.
 set -u
 

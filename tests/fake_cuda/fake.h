@@ -21,8 +21,8 @@
 //   - destroying a communicator that a graph still uses, or after its stream; two communicators
 //     on a device without NCCL_LAUNCH_ORDER_IMPLICIT=1
 //   - using the legacy stream, a blocking one, one of a different device, or a thread without a device
-//   - using memory that is not allocated, too short, freed, or the host's in place of the device's, at any access of a
-//     kernel; shared memory without a barrier; a workspace that is too small
+//   - using memory that is not allocated, too short or freed, or host memory in place of device memory, checked at each
+//     access of a kernel; shared memory without a barrier; a workspace that is too small
 //   - using CUDA before a fork; ranks that call different collectives
 //
 // The mock cannot show:
