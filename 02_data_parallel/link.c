@@ -1,5 +1,5 @@
 // link.c - simulates one slow link that all devices share. Messages in both directions cross it one
-// after the other. Then each has a latency, during which the link carries the next:
+// after the other. Then each message has a latency, during which the link carries the next one:
 //
 //   the link   | to device 1 | to device 2 |
 //   device 1   |             | latency |               arrived

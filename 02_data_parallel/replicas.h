@@ -17,7 +17,7 @@ typedef struct Replicas Replicas;
 // Opens the devices; threads as in device_share. From now on the calling thread drives the first
 // device. It must also make all the calls below.
 Replicas *replicas_open(const ReplicasConfig *config, int threads);
-// Frees the copies and closes their devices. The caller closes the first.
+// Frees the copies and closes their devices. The caller closes the first device.
 void replicas_close(Replicas *replicas);
 // The first device, which also computes the loss and runs the optimizer.
 Device *replicas_device(const Replicas *replicas);

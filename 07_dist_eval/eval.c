@@ -30,7 +30,7 @@ struct Eval {
     EvalConfig config;
     const Dataset *test;
     Model *model;
-    Comm *comm;                 // its own: its calls must not wait for gradients
+    Comm *comm;                 // separate, so that its calls do not wait for gradients
     Stream *stream;             // on which sums are sent
     Verdict *verdicts;          // of this rank's batches, one after the other; device
     Verdict *gathered;          // rank 0, device: all ranks' verdicts, in rank order; or NULL

@@ -18,7 +18,7 @@ typedef struct Result {
     Stats stats;
     int64_t *counts;        // (classes, 3): all, in the top 1, top 5; then one for result_count
     size_t counted;         // length of counts
-    Verdict *verdicts;      // (test labels) in their order, or NULL
+    Verdict *verdicts;      // one per test label, in their order, or NULL
 } Result;
 
 // verdicts: allocates one per label; the caller fills them.

@@ -64,7 +64,7 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)           # for editors and clang tools
 # A warning of a compiler that we have not tried must not stop a user's build. .ci/run sets DDP_WERROR, and the preset
-# "strict" the option.
+# "strict" sets this option.
 if(NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
     set(CMAKE_COMPILE_WARNING_AS_ERROR "$ENV{DDP_WERROR}")
 endif()
@@ -160,7 +160,7 @@ ddp_find(NCCL NCCL "nccl;libnccl.so.2" nccl.h)
 
 # --- common/ ------------------------------------------------------------------------------------------
 
-# ddp_objects(TARGET ROOMS LIBRARIES...): these folders of common/, compiled.
+# ddp_objects(TARGET ROOMS LIBRARIES...): compiles the folders ROOMS of common/, with these libraries.
 function(ddp_objects target rooms)
     set(patterns "")
     foreach(room IN LISTS rooms)
@@ -185,7 +185,7 @@ function(ddp_objects target rooms)
         list(APPEND options --param=asan-use-after-return=0)
     endif()
     set_source_files_properties(${numbers} PROPERTIES COMPILE_OPTIONS "${options}")
-    # gcc would turn copies of packs (ops/numbers.h) into calls of memcpy, and packs then stay in memory
+    # gcc would turn copies of packs (ops/numbers.h) into calls of memcpy, which keep packs in memory
     set(operations ${sources})
     list(FILTER operations INCLUDE REGEX "/common/ops/")
     set_source_files_properties(${operations} PROPERTIES
@@ -299,7 +299,7 @@ ddp_backend(cuda-gloo ddp_compute_cuda "${missing}" ddp_gloo "")
 # --- programs -----------------------------------------------------------------------------------------
 
 # ddp_program(TARGET PATH SOURCES... [RANKS]): build/BACKEND/PATH, for every backend; with RANKS, for
-# those that have them. Its targets are TARGET_BACKEND.
+# every backend that has ranks. Its targets are TARGET_BACKEND.
 function(ddp_program target path)
     cmake_parse_arguments(PROGRAM "RANKS" "" "" ${ARGN})
     cmake_path(GET path FILENAME name)
@@ -326,7 +326,7 @@ function(ddp_step)
     ddp_program(${step} "${step}/train" ${ARGN})
 endfunction()
 
-# ddp_launcher(launch.c): the program of that directory that starts the ranks; built whenever train is.
+# ddp_launcher(launch.c): the program that starts that directory's ranks; built whenever train is.
 function(ddp_launcher)
     get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
     ddp_program(${step}_launch "${step}/launch" ${ARGN} RANKS)

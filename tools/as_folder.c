@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     const char *folder = c.folder;
     snprintf(part, sizeof part, "%.*s.part", (int)(strlen(folder) - (folder[strlen(folder) - 1] == '/')), folder);
     CHECK(rmdir(folder) == 0 || errno == ENOENT, "name a new folder", "%s: %s", folder, strerror(errno));
-    c.folder = part;            // a killed program leaves no half of a set under the folder's name
+    c.folder = part;            // a killed program leaves no incomplete set under the folder's name
     folder_make(part);
     set_write(&c, &data, &data.train, "train");
     set_write(&c, &data, &data.test, "val");

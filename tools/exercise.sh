@@ -116,7 +116,7 @@ copy_step()
     [ -z "$change" ] || apply "$change" "$directory"
 }
 
-# apply PATCH DIRECTORY: DIRECTORY is a copy of the finished program; it is removed if the patch does not fit.
+# apply PATCH DIRECTORY: patches a copy of the finished program. Removes the copy if the patch does not fit.
 apply()
 {
     patch -s -f -p1 --no-backup-if-mismatch -r - -d "$2" <"$1" >&2 || {
@@ -450,9 +450,9 @@ grade_one()
     wait $!
 }
 
-# read_log FOLDER: "ID minutes hints last", for each exercise in the participant's log. The file comes from a
-# participant, so only its numbers count, in lines like ours. The time between two lines belongs to the exercise of the
-# second. Half an hour or more is a break, and does not count.
+# read_log FOLDER: for each exercise in the participant's log "ID MINUTES HINTS LINE"; LINE: that of its last line.
+# The log comes from a participant, so only its numbers count, in lines like ours. The time between two lines belongs to
+# the exercise of the second line. Half an hour or more is a break, and does not count.
 read_log()
 {
     [ -f "$1/log.jsonl" ] || return 0

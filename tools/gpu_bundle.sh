@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# gpu_bundle.sh - packs the CUDA programs, their tests and libraries for a GPU machine without compilers. It needs only
-# a driver, CUDA 13, cuDNN 9 and NCCL 2, system-wide or as the pip packages that come with PyTorch.
+# gpu_bundle.sh - packs the CUDA programs, their tests and libraries for a GPU machine without compilers. The machine
+# needs only a driver, CUDA 13, cuDNN 9 and NCCL 2, system-wide or as the pip packages that come with PyTorch.
 #
 #   gpu_bundle.sh [-o OUT] [--build FOLDER]
 #     -o       a .tar.xz (default build/gpu-bundle.tar.xz), or a folder
@@ -86,7 +86,7 @@ done < <(for program in "${programs[@]}"; do ldd "$program"; done |
 
 # --- what it is, for ./run doctor -------------------------------------------------------------------------------
 
-# newest GLIBC FILE...: the newest version of its symbols that these files need
+# newest GLIBC FILE...: the newest version of GLIBC's symbols that these files need
 newest()
 {
     local what=$1
@@ -96,7 +96,8 @@ newest()
 mapfile -t carried < <(find "$to/lib" -type f)
 cache() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 defined() { sed -nE "s/^#define $2 ([0-9]+).*/\1/p" "$1" 2>/dev/null | head -1; }
-# version FOLDER FILE PREFIX LEVEL: a library's version, from its header FILE; CMake's cache has the path of FOLDER.
+# version FOLDER FILE PREFIX LEVEL: a library's version, from the macros PREFIX_MAJOR, _MINOR and _PATCHLEVEL of its
+# header FILE. FOLDER: the variable in CMake's cache that has the header's folder.
 version()
 {
     local file

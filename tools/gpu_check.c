@@ -18,8 +18,8 @@ enum { ROWS = 32, CLASSES = 10, SIZE = 32, EXIT_DIFFERENT = 4, EXIT_NO_GPU = 77 
 
 // How programs compute, and the allowed distances from the CPU's loss and gradients, as fractions
 // of a tensor's norm. A different order of sums gives about 1e-5, a ReLU or maximum that rounding
-// flips gives 1e-3 to 1e-2, and one lost row of 32 gives 1.8e-1. With 10-bit digits many ReLUs
-// flip: 5e-2, and 2e-1 in the short vectors of biases and normalisations.
+// flips gives 1e-3 to 1e-2, and one lost row of 32 gives 1.8e-1. With 10-bit mantissas many
+// ReLUs flip: 5e-2, and 2e-1 in the short vectors of biases and normalisations.
 typedef struct Mode {
     const char *name;
     bool tf32, short_type;

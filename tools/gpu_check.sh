@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154  # colors and say: shell.sh; from the root of the tree
 # gpu_check.sh - ./ddp does not train on GPUs on which gpu_check.c fails. The verdicts are stored in
-# build/gpu_check: a folder per combination of driver, GPUs and build, since several machines may share the folder, with
-# a file per GPU. Only the GPUs of a run are checked, so a full GPU that the run does not use does not matter.
+# build/gpu_check: a folder per combination of driver, GPUs and build, since several machines may share build/, with a
+# file per GPU. Only the GPUs of a run are checked, so a full GPU that the run does not use does not matter.
 
 gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds for a GPU
 
@@ -31,7 +31,7 @@ compute_numbers()
 check_one_gpu()
 {
     local said='' status begin=$SECONDS log=build/gpu_check/log
-    # timeout kills the program. If the driver holds on to it even then, read stops waiting.
+    # timeout kills the program. If the driver keeps the program alive even then, read stops waiting.
     IFS= read -r -d '' -t $((gpu_check_limit + 10)) said < <(
         exec 2>&1
         timeout -k 5 "$gpu_check_limit" build/cuda/gpu_check compare "$numbers" "$1" || status=$?

@@ -158,7 +158,7 @@ static void print_token(uint8_t byte)
     putchar(last);
 }
 
-// Without a prompt, the text begins after a line break, which is not printed, if the vocabulary has one.
+// Without a prompt, the text begins after a line break or, if the vocabulary has none, token 0. Neither is printed.
 static void speak(Speaker *s)
 {
     int lines = 0, line = token_of(s, '\n');

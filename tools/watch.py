@@ -60,7 +60,7 @@ class Tail:
                 lines = (self.rest + file.read()).split(b"\n")
                 self.offset = file.tell()
                 self.forget(file)
-        except OSError:             # there is no file yet, or no descriptor at the moment
+        except OSError:             # there is no file yet, or no free descriptor
             return
         self.rest = lines.pop()
         self.head = self.head or b"\n".join(lines[:2])[:120]

@@ -67,7 +67,7 @@ def read_steps(lanes):
     {number: (bytes, ms, ms of the simulated network)} of the gradients' all-reduces."""
     main = next((spans for spans in lanes.values() if any(s.name == "forward" for s in spans)), [])
     units, steps = find_units({0: main}, None), []
-    for begin, end in units[len(units) // 2:-1]:        # the last one contains the evaluation
+    for begin, end in units[len(units) // 2:-1]:        # the last step contains the evaluation
         kinds, names, calls = defaultdict(float), defaultdict(float), {}
         for span in main:
             if not begin <= span.begin < end or span.name == "epoch":

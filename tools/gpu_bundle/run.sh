@@ -144,7 +144,7 @@ cuDNN $(about cuDNN), NCCL $(about NCCL)"
     row must libcuda.so.1 "${found[libcuda.so.1]}" "not found: it comes with the driver"
     for name in $(about needs); do
         file=$(trace_all | sed -nE "s,^[[:space:]]*$name => ([^ ]+) \(.*,\1,p" | head -1)
-        row must "$name" "${file:+$(readlink -f "$file")}" "not found"         # its name often has the version
+        row must "$name" "${file:+$(readlink -f "$file")}" "not found"         # the file's name often has the version
     done
     [ -z "$missing" ] || row must libraries "" "not found, too old or broken:$missing"
     file=$(LD_LIBRARY_PATH=$first_path "$python" 2>/dev/null \
@@ -271,7 +271,7 @@ check_recorded_f32() { recorded --amp off --tf32 0; }
 check_recorded_tf32() { recorded --amp off --tf32 1; }
 check_recorded_fp16() { recorded --amp fp16 --accumulate 2; }
 
-# The text to learn is this script, since the bundle has no other.
+# Learns the text of this script: the bundle has no other text.
 gpt()
 {
     step_command "$here/build/cuda/07_dist_eval" 1 -a gpt --data "text:$here/run" --dropout 0.1 -b 32 -j 1 --epochs 1 \
@@ -313,7 +313,7 @@ ranks_alike()
         "$(sed -n 's/^weight hash: //p' ranks.out)" "$(hash_of "${command[@]}")"
 }
 # ranks_twice BACKEND RANKS STEP OPTION...: two runs give the same bits. For options with which one process
-# computes something else.
+# computes other numbers.
 ranks_twice()
 {
     step_command "$here/build/$1/$3" "$2" "${small[@]}" "${@:4}"
