@@ -190,7 +190,7 @@ class Torch:
         self.compiled = compiled and not bench.args.quick
         self.untried = [name for name in ALLOCATORS if name and allocators and not bench.args.quick]
         if self.untried and not all(find_library(name) for name in ("jemalloc", "tcmalloc_minimal")):
-            sys.exit("bench: PyTorch also needs jemalloc and tcmalloc: apt install libjemalloc2 libtcmalloc-minimal4")
+            sys.exit("bench: jemalloc and tcmalloc are needed, for PyTorch: apt install libjemalloc2 libtcmalloc-minimal4")
 
     def ask(self, mode):
         if mode not in self.processes:
@@ -302,8 +302,8 @@ def spans(path, name):
 
 
 def sent_in_a_step(command):
-    """MB that the ranks of a training send each other in a step, or None if it cannot be counted: the difference
-    between runs of 13 and 3 steps."""
+    """MB that the ranks of a training send each other in a step, or None if it cannot be counted: a tenth of
+    the difference between runs of 13 and 3 steps."""
     if subprocess.run([WIRE, "true"], stdout=subprocess.DEVNULL, check=False).returncode != 0:
         return None
     short, long = (int(re.search(r"bytes on the wire: (\d+)", run([WIRE, *command, "--max-steps", steps])).group(1))

@@ -191,7 +191,7 @@ int main(int argc, char **argv)
     rendezvous_options(&args, &c.rendezvous);
     args_parse(&args, argc, argv);
     if (c.begin > c.end)
-        args_reject(&args, "begin", "is larger than --end");
+        args_reject(&args, "begin", "%" PRId64 " bytes are more than --end %" PRId64, c.begin, c.end);
     World world;
     bool launched = c.ranks == 0;
     if (launched)

@@ -47,7 +47,7 @@ LEAST = {**{key: 0 for key, kind in TYPES.items() if kind in (int, NUMBER)}, "st
 
 
 def plain(text):
-    """The text, which a terminal cannot take for commands."""
+    """The text without characters that a terminal takes for commands."""
     return re.sub(r"[\0-\x1f\x7f-\x9f]", " ", text)
 
 

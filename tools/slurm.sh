@@ -488,7 +488,7 @@ check_node()
 {
     find_cluster
     if ! [[ $1 =~ ^(node)?[1-9][0-9]?$ ]] || ((${1#node} > nodes)); then
-        wrong "there is no node '$1'" "there are $nodes"
+        wrong "there is no node '$1'" "nodes 1 to $nodes exist"
     fi
     node=node${1#node}
 }

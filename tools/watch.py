@@ -78,7 +78,7 @@ class Ranks:
         self.parent, self.pids, self.killed, self.seen = parent, [], set(), None
 
     def look(self):
-        """-> [(pid, state)]: R runs, T is paused, K died first, X ended after that"""
+        """-> [(pid, state)]: R runs, T is paused, K died first, X has ended"""
         states = [self.state(pid) for pid in self.pids]
         with open(f"/proc/{self.parent}/task/{self.parent}/children", encoding="ascii") as file:
             children = [int(word) for word in file.read().split() if int(word) != os.getpid()]

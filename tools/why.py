@@ -113,7 +113,7 @@ class Run:
         self.late, self.late_share, self.late_ms = self.find_late()
 
     def find_messages(self):
-        """A call's time on the network is its shortest on any rank: on the others it includes the wait for that rank."""
+        """A call's time on the network is its shortest on any rank: the others' times include the wait for it."""
         times = defaultdict(list)
         for of_rank in self.steps.values():
             for _, _, calls in of_rank:
@@ -154,7 +154,7 @@ class Run:
         return self.size > 1 and self.late_share > chance and self.late_ms >= 0.02 * self.ms["step"]
 
     def excess(self):
-        """-> the span in which the late rank is longer than the others, by how much"""
+        """-> the span in which the late rank loses most time against the others, and how much"""
         names = {name for steps in self.steps.values() for step in steps for name in step[1]} - {"wait for gradients"}
 
         def typical(rank, name):
@@ -264,8 +264,8 @@ def print_predictions(run):
         ms, share = p.step(ranks=ranks or run.size, network=network)
         print(f"  {f'{ranks or run.size} ranks on {name}':<30} {share:8.0f} %, {ms:.1f} ms a step")
     if p.one_size:
-        print("The latency is unknown: the messages have one size, or noisy times. A run with a smaller --bucket-mb may "
-              "show it.")
+        print("The latency is unknown: the messages have one size, or noisy times. A run with a smaller --bucket-mb "
+              "may show it.")
 
 
 def print_limits(run):
