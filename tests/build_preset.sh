@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# build_preset.sh PRESET DIRECTORY GENERATOR TARGET... - builds these targets for the tests that run in that build.
+# build_preset.sh PRESET DIRECTORY GENERATOR TARGET... - configures the tree, and builds the targets for the tests that
+# run in that build.
 set -eu
 if [ "$1" = clang ] && ! command -v clang >/dev/null; then
     echo "skipped: clang is not installed"

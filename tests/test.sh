@@ -37,7 +37,6 @@ expect()
     fi
 }
 
-# check WHAT COMMAND...: the command succeeds.
 check()
 {
     local what=$1

@@ -203,7 +203,6 @@ TEST(contents)
 
 // --- files that do not fit -----------------------------------------------------------------------
 
-// Change, remove or add tensors, then write the file with edit_end.
 typedef struct Edit {
     StFile file;
     StTensor tensors[64];

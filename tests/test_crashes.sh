@@ -65,7 +65,6 @@ is_over()
     continues "$1"
 }
 
-# names NAME TEXT: TEXT (a pattern) is printed, and no other rank is named.
 names()
 {
     so "it does not print: $2" grep -qE -- "$2" "$1/err"

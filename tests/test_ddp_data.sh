@@ -11,7 +11,6 @@ cp -r "$SRC/ddp" "$SRC/tools" "$tree"
 # shellcheck disable=SC2317  # it is called, by expect
 ddp() { PATH="$TMP/bin:$PATH" "$tree/ddp" "$@"; }
 
-# refused TEXT ARGUMENTS...: exit 1, and there is no data/.
 refused()
 {
     expect 1 "$1" ddp data "${@:2}"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# ./ddp exercise: the output and the files of its commands, in a copy of the tree whose path has a space. (The tests
-# exercise_ID try the exercises.)
+# ./ddp exercise: the output and the files of its commands, in a copy of the tree whose path has a space.
 # shellcheck disable=SC2317  # expect and check call the functions
 . "$SRC/tests/test.sh"
 tree="$TMP/a tree"

@@ -72,7 +72,6 @@ for value in "" x 3 "3 0" "3 -1" "99 0" "0 0" "3 0 0" "99999999999 0"; do
     expect 0 "RANK=" env DDP_ALIVE="$value" "$rank" all=live1,done,contract 3<output
 done
 
-# The token is in the environment of the ranks, not in any arguments.
 begin env DDP_TOKEN=12345 "$launch" -n 2 -- "$rank" all=catch,wait
 ready 2
 in_arguments() { tr '\0' '\n' <"/proc/$1/cmdline" | grep -q 12345; }

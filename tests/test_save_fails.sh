@@ -79,7 +79,6 @@ for at in $(seq 1 $((calls + 1))); do
             check "call $at: $what: the best checkpoint" is_whole saved/net.best
     done
 done
-# A temporary file left by a kill is harmless.
 before
 second_epoch FAULT_CALL=fsync FAULT_AT=1 FAULT_DO=kill
 check "a temporary file is left behind" not nothing_temporary
@@ -175,7 +174,6 @@ expect 0 "top1:" "$train" "${options[@]}" --evaluate --save saved/net --resume a
 { kill -KILL $!; wait $!; } 2>/dev/null
 expect 0 "== resumed" "$train" "${options[@]}" --epochs 1 --resume saved/net --save saved/net
 check "nothing is left of the lock" not compgen -G 'saved/*.lock'
-# No other option may name a file of --save.
 for other in "--metrics saved/net" "--metrics saved/net.best" "--metrics ./saved/net.tmp" "--trace saved/net.best.tmp" \
     "--metrics saved/net%r --save saved/net0"; do
     before

@@ -50,8 +50,8 @@ for how in fork launch; do
     expect 130 "" "${words[@]}"
     check "$how: all ranks agreed to stop: nothing is printed" test ! -s output
 
-    # Rank 2 dies while the supervisor is stopped, and the others fail because of it. The supervisor sees all deaths at
-    # once and must name rank 2.
+    # Rank 2 dies while the supervisor is stopped, and the others fail because of it: the supervisor sees all deaths at
+    # once.
     start $how 3 all=live1 0=sleep800,exit1 1=sleep500,exit1 2=catch,wait
     begin "${words[@]}"
     ready 1
