@@ -150,7 +150,7 @@ static void test_collectives(cudaStream_t stream)
     MUST(cudaMemcpyAsync(out, b, bytes, cudaMemcpyDeviceToHost, stream));
     CHECK(out[0] == last && out[9] == last + 9);
 
-    // each rank also with itself; in a group, the order of the calls does not matter
+    // all to all, each rank also with itself; in a group, the order of the calls does not matter
     MUST(ncclGroupStart());
     for (int r = 0; r < size; r++) {
         MUST(ncclRecv(b + r * COUNT, COUNT, ncclFloat, r, comm, stream));

@@ -109,7 +109,7 @@ test_expect(const char *file, int line, int holds, const char *condition, const 
         exit(TEST_SKIPPED);                                                                        \
     } while (0)
 
-// In the scratch directory ($TMP, else /tmp). Valid during the next three calls.
+// A path in the scratch directory ($TMP, else /tmp). Valid during the next three calls.
 static inline const char *test_path(const char *name)
 {
     static char paths[4][4096];
@@ -128,7 +128,7 @@ static inline const char *test_file(const char *name, const void *bytes, size_t 
     return path;
 }
 
-// "" if it cannot be read. Valid until the next call.
+// Returns "" if the file cannot be read. Valid until the next call.
 static inline const char *test_read(const char *path)
 {
     static char text[8 << 20];
@@ -195,7 +195,7 @@ static inline void test_again_with(const char *name, const char *value, char *co
     EXPECT(status == 0, "with %s=%s: status %d", name, value, status);
 }
 
-// The last line of main: return test_done(). Fails without checks.
+// The last line of main: return test_done(). A program without checks fails.
 static inline int test_done(void)
 {
     test_reached_done = 1;

@@ -250,7 +250,7 @@ TEST(gradients_are_scaled_and_checked)
         check_scale(streams[i], 65536, 1, INFINITY, true);
         check_scale(streams[i], 1024, 0.5f, -INFINITY, true);
         check_scale(streams[i], 65536, 1, NAN, true);
-        check_scale(streams[i], 0.5f, 1, 3e38, true);
+        check_scale(streams[i], 0.5f, 1, 3e38, true);       // overflows in the division
         check_scale(streams[i], 0.5f, 0.25f, 3e38, false);
         check_scale(streams[i], LOSS_SCALE_LEAST, 1, -1e32, true);
     }
@@ -445,7 +445,7 @@ TEST(adamw)
 {
     check_adamw(0, 0, 1);
     check_adamw(0, 0.1, 1);
-    check_adamw(0, 0, 1e-7f);
+    check_adamw(0, 0, 1e-7f);       // epsilon matters
     check_adamw(1000, 0.5, 1);
     check_adamw(INT32_MAX - 12, 0, 1);
     check_adamw(INT64_C(1) << 32, 0, 1);

@@ -111,7 +111,7 @@ TEST(spellings)
     EXPECT_EQ_INT(values.batch, 256);
     EXPECT(!args_given(&args, "batch-size") && !args_given(&args, "nonsense"), "given");
     parse(&args, "--batch_size|8|-b7|--shuffle|--no-evaluate|--save=--strange|--lr=+1e-3");
-    EXPECT_EQ_INT(values.batch, 7);
+    EXPECT_EQ_INT(values.batch, 7); // the last value wins
     EXPECT(values.shuffle && !values.evaluate, "flags");
     EXPECT_EQ_STR(values.save, "--strange");
     EXPECT(values.lr == 1e-3, "lr is %g", values.lr);

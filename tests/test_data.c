@@ -187,8 +187,8 @@ typedef struct Damage {
     bool labels;            // damage the label file, not the image file
     int at;                 // offset of the changed bytes
     uint8_t bytes[4];
-    int length;
-    int growth;
+    int length;             // number of changed bytes
+    int growth;             // number of appended bytes
     const char *message;
 } Damage;
 
@@ -230,7 +230,7 @@ TEST(idx_damage_is_named)
 
 enum { CIFAR_IMAGE = 3072 };
 
-// Sparse: quick to make.
+// A sparse file of zeros: quick to make.
 static void cifar_file_make(const char *dir, const char *name, int records, int label_bytes)
 {
     char path[PATH_MAX];

@@ -88,7 +88,7 @@ printf '#!/bin/sh\necho "curl: (6) Could not resolve host" >&2; exit 6\n' >bin/c
 chmod +x bin/curl
 refused "the download failed" cifar10
 check "the hint" grep -qF 'ddp data cifar10 --from FILE' "$TMP/output"
-# A download breaks off three times in the middle of the file, and continues.
+# A download that breaks off three times in the middle of the file, and continues each time.
 cat >bin/curl <<'END'
 #!/bin/bash
 echo "$*" >>"$CALLS"

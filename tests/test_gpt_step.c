@@ -183,7 +183,7 @@ static void check_future(const char *path, Type type, double dropout)
     gpt_close(&g);
 }
 
-// With dropout, a sample's logits depend on its tokens and its key only. In evaluation the key has no effect.
+// With dropout, a sample's logits depend only on its tokens and its key. In evaluation the key has no effect.
 static void check_keys(const char *path)
 {
     Gpt g = gpt_open(path, TYPE_F32, 0.2);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checkpoints that revision 8d380f2 wrote in the middle of an epoch load and continue. It made
-# tests/reference/8d380f2-*.safetensors with the commands below and --max-steps 10. The .txt files have its losses when
-# it continued.
+# Checkpoints that revision 8d380f2 wrote in the middle of an epoch load and continue. That revision made
+# tests/reference/8d380f2-*.safetensors with the commands below and --max-steps 10. The .txt files have the losses
+# of its later steps and tests.
 # ctest: PROCESSORS 2
 . "$SRC/tests/test.sh"
 

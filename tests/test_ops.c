@@ -136,7 +136,7 @@ static void check_conv(const char *name, OpSpec spec, int batch)
         ops_join(ops);
     }
     expect_near(name, y, out, a.y, 2 * u, 1e-5 + (spec.bias ? its_own : 0));
-    memset(dead, 0, conv_dead_count(conv) * sizeof *dead);
+    memset(dead, 0, conv_dead_count(conv) * sizeof *dead);     // the gradients of dead weights
     expect_near(name, row(weights), export(conv, dw, dead, weights), a.dw, its_own, 1e-5);
     if (spec.bias)
         expect_near(name, channels, dbias, a.dbias, 0, wide_dy);

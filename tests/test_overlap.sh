@@ -5,7 +5,7 @@
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 
-train() # train TIMELINE OPTION...: three steps of two ranks, with at least three buckets in each
+train() # train TIMELINE OPTION...: by default three steps of two ranks, with at least three buckets in each
 {
     "$BUILD/03_ddp_fork/train" -n 2 --arch resnet18 --data synthetic --train-samples 48 --test-samples 2 -b 8 \
         --epochs 1 --threads 1 -j 0 --bucket-mb 4 --trace "$1.json" "${@:2}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every command line in README.md, the steps' READMEs, exercises/README.md, docs/ and CONTRIBUTING.md as it is
-# written. Exceptions are in how(), below: commands that need a GPU, a second host, the network or minutes, or that a
-# different test runs.
+# written. Exceptions are in how(), below: commands that need a GPU, a second host, root, other tools, the network or
+# minutes, or that a different test runs.
 #
 # The commands run in order, in one copy of the tree that uses the existing build. So a command can read the files of
 # the commands above it. Each line that a document shows below a command must be in its output, apart from numbers and
@@ -166,6 +166,7 @@ shape()
         s/ +/ /g; s/\[ #/[#/g; s/^ | $//g'
 }
 
+# Lines of a document that its command always prints: "..." stands for others.
 always() { grep -vE '^ *\.\.\.$'; }
 
 # The lines that the document shows and the output lacks. A document may break a line.

@@ -94,7 +94,7 @@ TEST(uniform_and_normal)
         for (int power = 0; power < 4; power++)
             sums[power] += pow(z[i % 2], power + 1) / SAMPLES;
     }
-    EXPECT_NEAR(product / (SAMPLES / 2), 0, 0.010);
+    EXPECT_NEAR(product / (SAMPLES / 2), 0, 0.010); // the numbers of a pair are independent
     EXPECT_NEAR(sums[0], 0, 0.007);                 // about 4.5 standard errors each
     EXPECT_NEAR(sums[1], 1, 0.010);
     EXPECT_NEAR(sums[2], 0, 0.03);

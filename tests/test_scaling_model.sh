@@ -80,7 +80,6 @@ expect 1 "nothing.csv" model fit nothing.csv
 printf 'ranks,bytes,us\n2,1024,300\n' >one_size.csv
 expect 1 "at least two sizes" model fit one_size.csv
 
-# docs/scaling.md has every line that these commands print.
 sed -z 's/\n        off by/ off by/g' "$SRC/docs/scaling.md" | sed 's/^    //' >doc.txt    # a page wraps at 90
 for words in "--gpus 1,8,16,64,512,3584" check; do
     # shellcheck disable=SC2086

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# pread and write may transfer fewer bytes than requested; here at most 1000. The program must transfer the rest.
+# pread and write may transfer fewer bytes than requested, here at most 1000. The program must transfer the rest.
 # ctest: TIMEOUT 300
 . "$SRC/tests/test.sh"
 cat >"$TMP/short.c" <<'END'

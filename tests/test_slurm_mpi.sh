@@ -18,7 +18,6 @@ has_namespaces || {
 check "the cluster's default is PMIx" grep -q pmix <(on_head scontrol show config | grep MpiDefault)
 
 step() { until_so 20 none_completing; on_head timeout -k 5 60 srun -N2 --ntasks-per-node=2 --kill-on-bad-exit=1 "$@"; }
-# starts SOURCE COMMAND...: all ranks found their rank in this source.
 starts()
 {
     expect 0 "weight hash: " "${@:2}"

@@ -83,8 +83,8 @@ for how in fork launch; do
     check "$how: no rank outlives the supervisor" at_last nothing_left
 done
 
-# Scripts in between, which start their program without exec: the ranks end all the same. A script that has not started
-# its rank yet must not start an orphan.
+# Scripts between launcher and rank, which start their program without exec. A script that has not started its rank yet
+# must not start an orphan.
 printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
 printf '#!/bin/bash\necho ready: $$\nsleep 2\n"$@"\n: the end\n' >late.sh
 chmod +x script.sh late.sh
@@ -124,8 +124,8 @@ lost "all ranks have been waiting for each other for 2 s" 2 2 all=wait
 expect 0 "" "$rank" fork 3 2 all=live3 0=beat3000 1=twice3000 2=twice3000 all=done
 check "waiting for a rank that works is not an error" test ! -s output
 
-# asked SIGNAL TIMES STATUS MOST ANSWER RULE...: the parent of 3 ranks gets SIGNAL this many times. It prints ANSWER and
-# ends within MOST s of the last one.
+# asked SIGNAL TIMES STATUS MOST ANSWER RULE...: the parent of 3 ranks gets SIGNAL so many times. It prints ANSWER, and
+# ends with STATUS within MOST s of the last SIGNAL.
 asked()
 {
     local i signal=$1 times=$2

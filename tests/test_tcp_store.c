@@ -25,8 +25,8 @@ enum { SANITIZED = 0, SLOW = 1, STRANGERS = 5000 };
 enum { RANKS = 32, BIG = 300000 };
 
 static struct Seen {
-    atomic_int there;
-    atomic_int finish;
+    atomic_int there;                   // ranks that have joined
+    atomic_int finish;                  // set to let them end
     atomic_int strangers;
     atomic_int partly;                  // rank 1 has a part of an answer
     char run[RANKS][STORE_NAME];

@@ -25,9 +25,9 @@ typedef struct State {
 
 static const struct Case {
     State ranks[RANKS];
-    bool remote;
-    int passed;
-    int status;
+    bool remote;                        // the pages come over the network
+    int passed;                         // signal that was passed on to the ranks
+    int status;                         // wanted from watch_judge
     const char *words;                  // wanted in its message; "": no message
 } cases[] = {
     { .words = "" },

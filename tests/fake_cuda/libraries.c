@@ -226,7 +226,7 @@ typedef struct Convolution {
     Tensor x, w, y;             // w: (k, c, r, s)
     int64_t stride[2], pad[2], dilation[2];
     float alpha, beta;
-    int type;
+    int type;                   // of the operation, which determines the pass
 } Convolution;
 
 // The input pixel that a tap of output pixel (p, q) reads, or -1 for padding.

@@ -41,7 +41,7 @@ struct Thread {
 };
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   // one kernel runs at a time, and owns the variables below
-thread_local bool in_kernel;
+thread_local bool in_kernel;        // false: ignore accesses, since launching functions are also instrumented
 const char *kernel_name;
 void (*kernel_thread)(const void *job);
 alignas(16) char kernel_job[JOB];
