@@ -190,7 +190,7 @@ class Torch:
         self.compiled = compiled and not bench.args.quick
         self.untried = [name for name in ALLOCATORS if name and allocators and not bench.args.quick]
         if self.untried and not all(find_library(name) for name in ("jemalloc", "tcmalloc_minimal")):
-            sys.exit("bench: jemalloc and tcmalloc are needed, for PyTorch: apt install libjemalloc2 libtcmalloc-minimal4")
+            sys.exit("bench: jemalloc or tcmalloc is missing: apt install libjemalloc2 libtcmalloc-minimal4")
 
     def ask(self, mode):
         if mode not in self.processes:
