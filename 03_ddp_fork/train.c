@@ -416,7 +416,7 @@ static void close_job(Job *job)
     trace_close();
 }
 
-// New weights, or those of --init; to evaluate, those of --resume or --init.
+// Makes new weights or loads those of --init; to evaluate, loads those of --resume or --init.
 static void load_weights(Job *job)
 {
     Error error;
@@ -429,7 +429,7 @@ static void load_weights(Job *job)
           c->save);
 }
 
-// The start of a run, or the state of the run that is resumed.
+// Sets the state to the start of a run, or to that of the run that is resumed.
 static void load_state(Job *job)
 {
     Error error;

@@ -43,7 +43,7 @@ void amp_save(Amp *amp, TrainState *state);
 bool amp_part(Amp *amp, const Batch *batch, int i, Batch *part);
 // model_backward's callback: adds up the parts, and with the last one passes the sum to ddp_ready.
 void amp_ready(void *arg, size_t offset, size_t count);
-// ddp_wait; then divides the averaged gradients by the loss scale, and computes the norm that the
+// Calls ddp_wait, divides the averaged gradients by the loss scale, and computes the norm that the
 // optimizer needs for clipping.
 void amp_wait(Amp *amp);
 // After the optimizer: adapts the loss scale and makes new 16-bit weights.

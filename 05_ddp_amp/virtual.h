@@ -24,7 +24,7 @@ typedef struct Virtual {
     Ddp *ddp;
     float *buffers, *others;    // BatchNorm's statistics: of rank 0, and of all other ranks
     size_t sent;            // floats that ddp averages
-    int64_t *sums;          // device: (sent) sums over this process's ranks, and a flag
+    int64_t *sums;          // device: `sent` sums over this process's ranks, then a flag
     void *inputs;           // device: a GPU's aligned copy of a batch, or NULL
 } Virtual;
 // Divides the ranks among the processes. Ends the run if the division leaves a remainder.

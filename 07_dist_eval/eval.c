@@ -120,7 +120,7 @@ static int batch_count(const Eval *eval)
     return count / rows + (count % rows > 0);
 }
 
-// The number of a rank's batches. Its i-th is batch i * size + rank of the test set.
+// The number of a rank's batches. The rank's i-th is batch i * size + rank of the test set.
 static int share_of(const Eval *eval, int rank)
 {
     int batches = batch_count(eval), size = comm_size(eval->comm);

@@ -211,8 +211,8 @@ if(NOT GLOO_MISSING)
     ddp_objects(ddp_gloo comm/gloo ddp::GLOO)
 endif()
 
-# ddp_backend(NAME COMPUTE MISSING COMM MISSING): the library ddp_NAME out of the objects COMPUTE and, for
-# ranks, COMM. Without COMPUTE there is no library, without COMM it has no ranks; the report says so.
+# ddp_backend(NAME COMPUTE MISSING COMM MISSING): makes the library ddp_NAME out of the objects COMPUTE and, for
+# ranks, COMM. If COMPUTE misses something, there is no library; if COMM does, the library has no ranks.
 set(DDP_BACKENDS "")
 function(ddp_backend name compute compute_missing comm comm_missing)
     set(DDP_${name}_MISSING ${compute_missing} PARENT_SCOPE)

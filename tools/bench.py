@@ -368,7 +368,7 @@ def limit_text(limits):
 
 # --- the benchmarks -----------------------------------------------------------------------------------
 
-PLAIN = ("--no-augment", "-p", 5)       # images as they are; every 5 steps the loss is read, for a line
+PLAIN = ("--no-augment", "-p", 5)       # images as they are; every 5 steps the loss is read and printed
 LAYOUTS = ("default", "channels_last")
 # Our own tensors are in huge pages. jemalloc has the settings of PyTorch's tuning guide.
 ALLOCATORS = {

@@ -96,7 +96,7 @@ def read_steps(lanes):
 
 
 class Run:
-    """ranks: read_run's; every number in ms."""
+    """What one run shows. ranks: as read_run returns them. Times are in ms."""
 
     def __init__(self, ranks, config):
         self.steps = {rank: read_steps(lanes) for rank, lanes in ranks.items()}

@@ -160,9 +160,9 @@ new_results()
 {
     results=${DDP_RESULTS:-$here/results}/gpu-$1
     [ ! -e "$results" ] || [ -d "$results/logs" ] || die "$results exists and holds no results of a bundle" \
-        "DDP_RESULTS=FOLDER"
+        "DDP_RESULTS=FOLDER chooses a different one"
     rm -rf "$results"
-    mkdir -p "$results/logs" || die "$results cannot be made" "DDP_RESULTS=FOLDER"
+    mkdir -p "$results/logs" || die "$results cannot be made" "DDP_RESULTS=FOLDER chooses a different one"
     results=$(readlink -f "$results")
     passed=0 failed=0 skipped=0
 }
@@ -348,7 +348,7 @@ profile()
     return 1
 }
 
-# The kernels of one step: six steps minus five.
+# Counts the kernels of one step: those of six steps minus those of five.
 check_kernels_of_a_step()
 {
     local job words steps kernels
