@@ -68,7 +68,6 @@ gone()
     return 0
 }
 
-# Prints the ranks whose launcher is dead.
 orphans()
 {
     local pid above args

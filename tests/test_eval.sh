@@ -7,7 +7,6 @@
 . "$SRC/tests/eval.sh"
 network
 
-# The predictions must list N images once each, in order, and agree with the result's counts and each class's.
 counts_agree()
 {
     awk -F, -v n="$2" -v percent="$(field "$1.0.jsonl" eval top1)" '
@@ -23,7 +22,6 @@ counts_agree()
         diff - wanted
 }
 
-# One process of 06 evaluates all images. Its counts must be equal; its loss may differ by rounding.
 alone()
 {
     "$older/train" "${convnet[@]}" -e --init net.st --train-samples 10 --test-samples "$1" -b "$2" \

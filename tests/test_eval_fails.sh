@@ -35,7 +35,6 @@ for _ in {1..64}; do printf '\377\377\177\177'; done |
 expect 3 "hint: load an earlier checkpoint" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan
 check "no result" not says "== test"
 check "no file" test ! -e nan
-# A killed program has left a temporary file.
 touch result.tmp
 expect 0 "== test" "$train" "${small[@]}" -e --init net.st --predictions result
 check "nothing temporary" nothing_temporary

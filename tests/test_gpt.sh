@@ -48,7 +48,8 @@ for wrong in "other.txt --init" "fewer.txt -e --init" "other.txt --resume"; do
         "${small[@]}" --epochs 2 --data text:$wrong 01_single_gpu.st
 done
 expect 1 "trained with --heads 2, not 4" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
-expect 1 "use the same --arch, --layers, --width, --block and --data" "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
+expect 1 "use the same --arch, --layers, --width, --block and --data" \
+    "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
 
 # Rank 1 is killed at its 14th forward pass after each start. The epochs have 15 steps.
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1

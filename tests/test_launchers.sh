@@ -70,7 +70,6 @@ one_host()
     wait $!
     check "and the other" grep -q "weight hash: $(cat wanted.2)" beside
 
-    # One of two launchers gets SIGTERM: the other launcher restarts no rank.
     local node status launches=()
     for node in 0 1; do
         timeout -k 5 60 "$launch" --nnodes 2 --node-rank $node -n 1 --max-restarts 2 --master-addr 127.0.0.1 \

@@ -50,7 +50,6 @@ static Log *new_log(int print_freq)
 
 static void wait_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
-// The log calls of train.c in an epoch.
 static void one_epoch(Log *log, int epoch)
 {
     log_progress_begin(log, epoch, 5, 0, steps);

@@ -45,7 +45,6 @@ check "a comment is none" not newer_in use.c
 expect 0 "Function not implemented" "$old" python3 -c 'import ctypes, os
 print(ctypes.CDLL(None, use_errno=True).syscall(436, 3, 4, 0), os.strerror(ctypes.get_errno()))'
 expect 0 "inherited: listening memory; blocked:" "$old" "$launch" -- "$rank" all=inherited 5</dev/null
-# A rank ends with its launcher, even if a shell is between them.
 "$old" "$launch" -- bash -c '"$0" "$@"; true' "$rank" all=live1,wait >output 2>&1 &
 until_so 20 pgrep -f "^$rank all=live1"
 kill -KILL $!

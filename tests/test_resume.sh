@@ -52,7 +52,6 @@ data=synthetic
 train --save tested.st --max-steps 9
 train --save tested.st --resume auto --test-samples 32
 
-# A run is killed again and again until it finishes.
 arch=convnet data=fashion-mnist
 train
 whole=$(hash_of)
@@ -66,7 +65,6 @@ done
 check "killed $kills times" is "$(hash_of)" "$whole"
 check "and no temporary file is left" not compgen -G "*tmp"
 
-# A run that is killed while it evaluates has saved the epoch. The resumed run evaluates that epoch.
 arch=lenet data=synthetic
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
 LD_PRELOAD=$TMP/crash.so RANK=0 CRASH_RANK=0 CRASH_TEXT='"name":"evaluate"' CRASH_DO=KILL \

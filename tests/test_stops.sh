@@ -17,7 +17,6 @@ begin()
     until_so 60 grep "step:.*\[ *$steps/" begun
 }
 
-# The run finishes the current step and saves.
 train --epochs 1 >begun 2>&1
 alone=$(hash_of begun)
 for signal in INT TERM; do
@@ -33,7 +32,6 @@ for signal in INT TERM; do
     rm -f ./*
 done
 
-# A signal during an evaluation: the evaluation is finished, and no rank begins the next epoch.
 "$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small --train-samples 80 --test-samples 20000 --epochs 2 \
     --save stopped.st >begun 2>&1 &
 pid=$!

@@ -211,7 +211,6 @@ TEST(freed_with_work_left)
 
 static void step_with_call(void *arg) { ask_note(*(Stream **)arg, 5); }
 
-// After replay_forbid the step is not recorded: each replay_run calls it again.
 TEST(a_step_that_is_never_recorded)
 {
     replay_forbid(device);

@@ -159,7 +159,6 @@ check "Ctrl-C: status 130" ends 130
 check "Ctrl-C reaches both ranks" says_times 2 "caught INT: rank"
 check "Ctrl-C: no rank is named" says_times 0 " rank [0-9] of "
 
-# Ctrl-Z for longer than the timeout: no rank counts as hung.
 begin "$rank" fork 2 2 all=live1,catch,sleep60000
 ready 2
 state() { sed 's/.*) //; s/ .*//' "/proc/$1/stat"; }

@@ -27,8 +27,6 @@ expect 0 "weight hash: " train --dry-run
 expect 2 "lenet takes images of 28x28 to 32x32 pixels; these have 33x33" \
     "$BUILD/01_single_gpu/train" --arch lenet --data synthetic --image-size 33
 
-# The best checkpoint is kept if a later epoch, here of a resumed run, is only as good. The numbers of an epoch include
-# all its steps, before and after a stop.
 tiny=(--arch lenet --data synthetic --train-samples 40 --test-samples 20 -b 10 --threads 1 -j 1)
 epoch_of() { sed -n 's/^{"event":"epoch"\(.*\),"seconds".*/\1/p' "$1"; }
 for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do

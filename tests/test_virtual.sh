@@ -73,7 +73,6 @@ alike "1 4" "${gpt[@]}" --virtual-ranks 4 --amp bf16 --optim adamw --lr 0.001
 alike "2" "${gpt[@]}" --virtual-ranks 4 --dropout 0
 check "dropout changes something" [ "$hash" != "$dropped" ]
 
-# BatchNorm's running statistics are in the checkpoint, and decide an evaluation's result.
 for n in 1 2 4; do
     expect 0 "weight hash: " ranks $n "${resnet[@]}" --virtual-ranks 4 --save $n.st
     cp output $n.out

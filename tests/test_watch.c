@@ -287,7 +287,6 @@ int main(void)
 
     test_parting(now);
 
-    // The line comes once for each wait.
     begin((State[RANKS]){ [1] = { .silent = 3, .reads = true } }, false, now);
     expect(-4, now, 0, "has been reading");
     expect(-4, now, 0, "");

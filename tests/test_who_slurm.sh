@@ -112,8 +112,6 @@ check "the file is removed when rank 0 gives up" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
 expect 2 "needs Slurm, which names the run" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
-# Rank 0 gets a signal while it waits for rank 1. It removes its file, but not a file of a different run that has
-# replaced its own. After KILL its file stays.
 waits()
 {
     local limit=()

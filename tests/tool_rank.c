@@ -23,7 +23,6 @@ static bool forked;
 static World world;
 static int start;
 
-// A rank that is done tells the other ranks.
 static void leave_with(int status)
 {
     if (forked && alive_here()->done)
@@ -87,7 +86,6 @@ static void print_world(int none)
     fflush(stdout);
 }
 
-// Descriptors above 2, blocked and ignored signals, and whether the rank leads its process group.
 static void print_inherited(int none)
 {
     sigset_t blocked;

@@ -12,8 +12,6 @@
 //   CRASH_WHOM=parent               send the signal to the parent; other values: to the parent's group, as Ctrl-C does;
 //                                   default: to the watched rank
 //   CRASH_NOTE=file                 write the target's process id to this file, whose time is the moment of the crash
-//
-// Build: cc -shared -fPIC -o crash.so crash.c
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>

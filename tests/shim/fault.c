@@ -12,8 +12,6 @@
 //                       runs at once and then takes 0.5 s: time for other threads to interfere
 //   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp-1 4096"
 //                       (of stat only with FAULT_CALL=stat)
-//
-// Build: cc -shared -fPIC -o fault.so fault.c
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -32,7 +30,7 @@
 
 enum { FILES = 1024 };
 static char *watched[FILES];    // by file descriptor: its path, or NULL
-static int counted;             // calls that counted so far
+static int counted;
 static bool full;               // after "short": every write fails
 static bool slow;               // after "slow": every call is delayed
 static int log_fd = -1;

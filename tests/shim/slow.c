@@ -5,8 +5,6 @@
 //   SLOW_RANK=1         only in the process with RANK=1; not set: in one without RANK
 //   SLOW_AT=3           only the third such call (from 1); 0: each of them
 //   SLOW_MS=3000        by so many milliseconds
-//
-// Build: cc -shared -fPIC -o slow.so slow.c
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
