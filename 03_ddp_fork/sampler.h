@@ -16,5 +16,5 @@ void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int
 int sampler_share(const Sampler *sampler);
 // If shuffled, each epoch has its own order. All ranks must set the same epoch.
 void sampler_set_epoch(Sampler *sampler, int64_t epoch);
-// This rank's samples, sampler_share of them.
+// Fills ids with this rank's samples, sampler_share of them.
 void sampler_ids(const Sampler *sampler, int32_t *ids);

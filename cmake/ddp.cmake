@@ -111,7 +111,7 @@ add_custom_target(ddp_revision
 
 # --- libraries ----------------------------------------------------------------------------------------
 
-# ddp_missing(LIST WHAT): adds "no WHAT (its packages)"; requirements.txt has them.
+# ddp_missing(LIST WHAT): adds "no WHAT (PACKAGES)" to LIST, with the packages from requirements.txt.
 function(ddp_missing list what)
     file(STRINGS "${DDP_ROOT}/cmake/requirements.txt" row REGEX "^[a-z]+ *\\| ${what} *\\|")
     string(REGEX REPLACE ".*\\| *" "" packages "${row}")

@@ -535,7 +535,7 @@ GPT_JOBS = ((4, 4, 128, 64, 12, 120), (6, 6, 384, 256, 8, 20))
 
 def gpt_job(b, text, kind, layers, heads, width, size, batch, steps):
     group, characters = steps // 6, 65
-    token = 6 * (layers * (12 * width**2 + 2 * size * width) + characters * width)      # operations of a step
+    token = 6 * (layers * (12 * width**2 + 2 * size * width) + characters * width)      # operations per token
     ours = [b.program("05_ddp_amp/train"), "--data", f"text:{text}", "-a", "gpt", "--layers", layers, "--heads", heads,
             "--width", width, "--block", size, "-b", batch, "--threads", CORES, "--optim", "adamw", "--lr", 1e-3,
             "--clip-norm", 1, "--epochs", 99, "-p", group, "--max-steps", steps + 2 * group, "--test-samples", batch,

@@ -178,7 +178,6 @@ def prepare_product(args):
 
 
 def ddp_rank(rank, args, port, found):
-    """One process of prepare_ddp."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(rank)
     store = dist.TCPStore("127.0.0.1", port, args.ranks, is_master=False)

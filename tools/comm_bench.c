@@ -104,7 +104,6 @@ static void slowest_of_ranks(Bench *b, double *times, size_t count)
     free(all);
 }
 
-// Median microseconds of a call on the slowest rank.
 static double measure(Bench *b, size_t count)
 {
     int repeats = repeats_for(b->config, count * comm_width(b->type));

@@ -55,7 +55,6 @@ find_set()
 
 each_file() { awk -v folder="$folder" '$3 == folder { print $1, $2, $4 }' <<<"$files"; }
 
-# Are all files of the set in this directory, with the right sizes and checksums?
 is_complete()
 {
     local sum bytes name
@@ -81,7 +80,7 @@ unpack()
     [ "${status[1]}" = 0 ] || die "$data: writing failed, perhaps the disk is full; nothing was changed"
     [ "${status[0]}" = 0 ] || [ "${status[0]}" = 141 ] ||
         die "$file: $(sed -n '/./ { s/^.*: //p; q }' "$tmp/log"); nothing was changed" \
-            "the file is damaged or not whole: fetch it again"
+            "the file is damaged or incomplete: fetch it again"
 }
 
 # check_file SUM BYTES NAME FROM: checks $tmp/new/NAME, which came from FROM.

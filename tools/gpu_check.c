@@ -81,7 +81,6 @@ static void *to_device(const Job *job, const void *host, size_t bytes)
     return memory;
 }
 
-// Noise as images, through the operation that the loader uses.
 static void load_images(const Job *job, int channels)
 {
     int count = ROWS * channels * SIZE * SIZE;

@@ -213,7 +213,6 @@ class Span:
     parent: "Span" = None       # the span around it, on the same track
 
     def around(self):
-        """All spans around it."""
         span = self.parent
         while span:
             yield span

@@ -245,7 +245,7 @@ start_daemons()
     started "a node" all_idle
 }
 
-# The keeper: process 1 of the head.
+# The keeper: with namespaces, process 1 of the head.
 keep()
 {
     local k node state

@@ -94,7 +94,7 @@ def main():
                     child.wait(args.every)
                 except subprocess.TimeoutExpired:
                     pass
-                except KeyboardInterrupt:   # the command also gets it
+                except KeyboardInterrupt:   # the command also gets Ctrl-C
                     continue
                 now, family, (busy_now, total_now) = time.monotonic(), processes(child.pid), machine()
                 if not family or child.returncode is not None:

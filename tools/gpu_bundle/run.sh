@@ -444,7 +444,6 @@ cmd_sanitize()
 
 # --- report ---------------------------------------------------------------------------------------------------------
 
-# Describes this machine and its GPUs.
 print_machine()
 {
     date -u +'%FT%TZ'

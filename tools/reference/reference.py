@@ -125,7 +125,6 @@ def make_adamw(model, lr):
 
 
 def train_step(model, optimizer, images, labels):
-    """-> the loss"""
     optimizer.zero_grad()
     loss = F.cross_entropy(model(images), labels)
     loss.backward()
