@@ -451,8 +451,8 @@ grade_one()
 }
 
 # read_log FOLDER: prints "ID MINUTES HINTS LAST" for each exercise in the participant's log. LAST is the number of the
-# exercise's last line. The log comes from a participant, so only its numbers count, in lines like ours. The time between
-# two lines belongs to the exercise of the second line. Half an hour or more is a break, and does not count.
+# exercise's last line. The log comes from a participant, so only its numbers count, in lines like ours. The time
+# between two lines belongs to the exercise of the second line. Half an hour or more is a break, and does not count.
 read_log()
 {
     [ -f "$1/log.jsonl" ] || return 0
