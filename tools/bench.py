@@ -502,7 +502,7 @@ def bench_epoch(b):
         + f" ResNet-18, 3x32x32, batch 256, f32; epochs of {images} images.",
         table(COMPARED, epoch_rows(epochs, first)),
         f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch reads it with a DataLoader with {workers} "
-        "workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize), as the articles do. "
+        "workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize). "
         f"PyTorch's memory excludes its workers, {median(e['worker_mb'] for e in theirs):.0f} MB, and is measured after "
         "the files were read. Waiting for data includes the workers' start.")
 
