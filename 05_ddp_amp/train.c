@@ -472,7 +472,7 @@ static void load_state(Job *job)
     if (!checkpoint_load(job->from, job->model, job->optim, &saved, &error) ||
         !checkpoint_continues(job->from, &saved, &job->state, steps_per_epoch(job), &error))
         FAIL_ERROR(&error);
-    checkpoint_adapt(job->from, &saved, &job->state);
+    checkpoint_adapt(job->from, &saved, &job->state, steps_per_epoch(job));
     job->state = saved;
     copy_to_device(device_stream(job->device), job->train_stats, &saved.running, sizeof(Stats));
     log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", job->from,

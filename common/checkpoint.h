@@ -62,7 +62,8 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
 // Makes `saved` the state with which `run` continues. With a different global batch, the epoch
 // continues at the last step that leaves out no sample; samples that are then read twice count
 // twice in `running`. Warns about this, and about a changed number of ranks or virtual ranks.
-void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run);
+void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
+                      int64_t steps_per_epoch);
 
 // Claims the files of --save for this run (output_lock). Warns if this run, which resumes from
 // `from` (or NULL), will replace a different checkpoint.

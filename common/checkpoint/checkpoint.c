@@ -358,10 +358,13 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 // --- continuing ----------------------------------------------------------------------------------
 
 // An epoch is one permutation of the samples, whatever the number of ranks, so what is left to
-// train is the end of that permutation.
-static int64_t next_step(const TrainState *saved, const TrainState *run)
+// train is the end of that permutation. The last step of an epoch may have fewer samples than a
+// batch.
+static int64_t next_step(const TrainState *saved, const TrainState *run, int64_t steps_per_epoch)
 {
-    return saved->step * saved->batch_size / run->batch_size;
+    int64_t step = saved->step * saved->batch_size / run->batch_size;
+    bool short_step = (saved->step - 1) * saved->batch_size < steps_per_epoch * run->batch_size;
+    return step > steps_per_epoch && short_step ? steps_per_epoch : step;
 }
 
 // If the file does not give the number of ranks, only a different global batch shows a change.
@@ -384,20 +387,21 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                          "--dry-run, until the epoch is over",
                          "%.300s was saved in an epoch with different samples, or with the "
                          "same samples in a different order", path);
-    if (next_step(saved, run) > steps_per_epoch)
+    if (next_step(saved, run, steps_per_epoch) > steps_per_epoch)
         return error_set(err, "use the same --data and --train-samples until the epoch is over",
                          "%.300s was saved after step %lld of an epoch that now has only %lld "
-                         "steps", path, (long long)next_step(saved, run),
+                         "steps", path, (long long)next_step(saved, run, steps_per_epoch),
                          (long long)steps_per_epoch);
     return true;
 }
 
-void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run)
+void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
+                      int64_t steps_per_epoch)
 {
     bool other_batch = saved->batch_size != run->batch_size;
-    int64_t step = next_step(saved, run);
+    int64_t step = next_step(saved, run, steps_per_epoch);
     char again[128] = "";
-    if (saved->step > 0 && other_batch)
+    if (saved->step > 0 && other_batch && step < steps_per_epoch)
         snprintf(again, sizeof again,
                  "; %lld samples of epoch %lld are read twice, and count twice in its loss and "
                  "accuracy",
