@@ -1,4 +1,4 @@
-// tcp_store_message.c - sends and receives messages, in pieces if the other side is slow; tokens.
+// tcp_store_message.c - sends and receives messages, if need be in pieces; makes tokens.
 #include "world/tcp_store_message.h"
 
 #include <errno.h>

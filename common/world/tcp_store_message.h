@@ -1,7 +1,7 @@
 // tcp_store_message.h - what ranks and rank 0's store send to each other.
 //
 //   rank                                       store
-//   HELLO: its rank, run and token    -->
+//   HELLO: rank, size, run, token     -->
 //                                       <--    WELCOME, or NO with the reason
 //   PUT key value                     -->      DONE
 //   GET key                           -->      VALUE, or NOT_YET: ask again
@@ -10,16 +10,17 @@
 //                                       <--    OVER, at any time: the run has ended
 //
 // A rank makes one request at a time, and each but OVER has one answer. A rank leaves by closing
-// the connection after a BEAT marked as done. Nothing is encrypted, as gradients are not. Numbers
-// are sent as they are in memory: all machines of a run must be of one kind.
+// the connection after a BEAT marked as done. Messages are not encrypted; gradients are not either.
+// Numbers are sent as they are in memory: all machines of a run must store them in the same way.
 #pragma once
 #include "tcp_store.h"
 #include "alive.h"
 
 enum { STORE_KEY = 64, STORE_MOST = 16 << 20 };     // bytes of a key, with its zero; of a value
-// When a rank has died, its launcher knows more than the other ranks. So they wait this long, in
-// which the launcher may report the death and end them. (mpirun returns the status of the first
-// rank that it sees end: this must be the dead one.)
+// When a rank has died, its launcher knows more than the other ranks. So the other ranks wait this
+// long: the launcher may report the death and end them. (mpirun returns the status of the first
+// rank that it sees end: this must be the dead one.) Under our own launcher the other ranks wait
+// only if rank 0 is lost.
 enum { STORE_LAUNCHER_US = 2500000 };
 
 typedef enum StoreWhat {
@@ -40,11 +41,12 @@ typedef struct StoreMessage {
 } StoreMessage;
 
 // Sends or receives what it can without waiting. 1: all of the message, 0: not yet, -1: the
-// connection is closed, or a value has more than `most` bytes. The caller frees a received value.
+// connection has ended, or a received value has more than `most` bytes. The caller frees a received
+// value.
 int store_move(int socket, bool sends, StoreMessage *message, size_t most);
-// Sends or receives a whole message. Returns NULL, or what went wrong. `seconds` limits the time in
-// which nothing moves. The time is counted in slices of 0.1 s, so that a time in which this process
-// was stopped counts as one slice.
+// Sends or receives a whole message. Returns NULL, or what went wrong. `seconds` limits the
+// total time in which nothing moves. This time is counted in slices of 0.1 s: a pause in which this
+// process was stopped counts as one slice.
 const char *store_transfer(int socket, bool sends, StoreMessage *message, double seconds);
 
 typedef struct Hello {
@@ -57,8 +59,8 @@ typedef struct Welcome {                // about rank 0
     char host[STORE_NAME];
 } Welcome;
 
-// The server, a thread that runs until it is freed. It takes over the listening socket, and `own`:
-// its end of the connection to rank 0 itself.
+// The server, a thread that runs until it is freed. It takes over `own`, its end of the connection
+// to rank 0 itself. If there are other ranks, it also takes over the listening socket.
 typedef struct TcpStoreServer TcpStoreServer;
 TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own);
 void tcp_store_server_free(TcpStoreServer *server);

@@ -1,7 +1,8 @@
 // tcp_store_server.c - rank 0's side of the store: admits ranks, keeps values, and watches the
 // ranks' heartbeats.
 //
-// One thread serves all connections and waits for none of them: a message may come or go in pieces.
+// One thread serves all connections. It waits for none of them until it ends the run: a message may
+// come or go in pieces. Below, < is received and > is sent.
 //
 //   a rank       < HELLO | WELCOME > | < request | answer > | < request ...
 //   a stranger   < 5 s to send a HELLO of this run | closed
@@ -53,8 +54,8 @@ struct TcpStoreServer {
     bool going, warned, awaited;        // all joined; a stranger was reported; missing ranks were
 };
 
-// The other ranks receive OVER and end without a message. wait: a launcher may report a death
-// first.
+// Sends OVER to the other connected ranks, which end without a message. Then ends this process.
+// wait: all these processes end later, so that a launcher can report a death first.
 static _Noreturn void end_run(const TcpStoreServer *s, bool wait)
 {
     for (Peer *p = s->peers; p; p = p->next) {
@@ -77,7 +78,7 @@ static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
 
 // --- joining -------------------------------------------------------------------------------------
 
-// NULL: it is a rank of this run; else the reason for refusing it.
+// Returns the reason for refusing the connection, or NULL.
 static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *hello)
 {
     if (p->message.head.what != STORE_HELLO || p->message.head.bytes != sizeof *hello ||
@@ -90,7 +91,7 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
     return s->going ? "the run has already begun with all its ranks" : NULL;
 }
 
-// Two ranks that contradict each other end the run, since it would never be complete.
+// Ends the run if the new process has another world size than rank 0, or a rank that is taken.
 static void check_rank(TcpStoreServer *s, const Hello *new)
 {
     const Watched *old = &s->watch.ranks[new->size == s->config.size ? new->rank : 0];
@@ -207,7 +208,8 @@ static void drop(TcpStoreServer *s, Peer *p)
     s->connections--;
 }
 
-// Continues sending or receiving the current message. False: the connection is closed or refused.
+// Continues to receive a request or to send its answer. False: the connection has ended or is
+// refused.
 static bool serve(TcpStoreServer *s, Peer *p)
 {
     bool known = p->rank >= 0;
@@ -224,7 +226,7 @@ static bool serve(TcpStoreServer *s, Peer *p)
     return !refused;
 }
 
-// fds has one entry for each connection, in the same order.
+// fds has one entry for each of s->peers, in their order. Closes strangers by the rules at the top.
 static void serve_all(TcpStoreServer *s, const struct pollfd *fds)
 {
     double now = clock_now();
@@ -242,8 +244,8 @@ static void serve_all(TcpStoreServer *s, const struct pollfd *fds)
     }
 }
 
-// Serves old connections before it accepts a new one, so that a rank that reconnects has left
-// first.
+// Serves old connections before it accepts a new one. So if a rank reconnects, its old connection
+// is dropped first.
 static void wait_for_input(TcpStoreServer *s)
 {
     struct pollfd *fds = xcalloc((size_t)(1 + s->connections), sizeof *fds);
@@ -262,7 +264,7 @@ static void wait_for_input(TcpStoreServer *s)
 
 // --- judging -------------------------------------------------------------------------------------
 
-// Gives the run a name that no other run has.
+// All ranks wait for the run's name, which no other run has.
 static void begin_run(TcpStoreServer *s)
 {
     char run[STORE_TOKEN];
@@ -271,15 +273,15 @@ static void begin_run(TcpStoreServer *s)
     s->going = true;
 }
 
-// Is the rank connected, and has it sent a heartbeat? Only heartbeats contain the limits on its
-// silence.
+// Is the rank connected, and has it sent a heartbeat? Only a heartbeat brings the rank's timeout
+// and patience.
 static bool is_there(const Watched *rank)
 {
     return rank->alive && rank->ended == 0 && alive_seen(rank->alive);
 }
 
-// For the time before all ranks have joined. Prints a line and ends the run after the times at the
-// top of watch.c; 1 s later if there is a supervisor, which may report first.
+// While ranks are missing: prints a line after the timeout, and ends the run after the patience. If
+// rank 0 has a supervisor, both happen 1 s later: the supervisor may report first.
 static void await_ranks(TcpStoreServer *s, int there, double waited)
 {
     char missing[200] = "";
@@ -321,7 +323,7 @@ static void judge(TcpStoreServer *s, double waited)
     }
 }
 
-// Only short intervals count: in a long one this process was stopped.
+// `waited` counts only rounds of less than 1 s: in a longer one this process was stopped.
 static void *run(void *arg)
 {
     TcpStoreServer *s = arg;
@@ -353,9 +355,9 @@ TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own)
     if (size > 1) {
         fcntl(config->socket, F_SETFD, FD_CLOEXEC);
         CHECK(listen(config->socket, SOMAXCONN) == 0,
-              "another program may be using it (ss -ltnp): choose a different --master-port",
-              "cannot listen on port %d of %s: %s", config->place.port, config->place.address,
-              strerror(errno));
+              "another program may be using it (ss -ltnp shows which): choose a different "
+              "--master-port", "cannot listen on port %d of %s: %s", config->place.port,
+              config->place.address, strerror(errno));
     }
     add_peer(s, own);
     s->thread = thread_start(run, s, "the store");

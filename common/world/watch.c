@@ -1,4 +1,4 @@
-// watch.c - decides which rank is lost. The limits of time:
+// watch.c - decides which rank is lost. The limits of time (Watched.delay is added to them):
 //
 //   a rank                                               printed after   run ends after
 //   dies                                                                 at once
@@ -48,7 +48,8 @@ static void report(const Watch *w, int rank, const char *how, const char *hint)
 // How a rank ended, in rising order of blame for the end of the run.
 enum { NO_BLAME, FOLLOWED, FAILED, KILLED };
 
-// Exit status of our own child. A signal that we passed on counts as an intended end.
+// Exit status of our own child. If a signal killed the child: 128 + the signal if we passed it on,
+// else EXIT_FAILED.
 static int status_of(const Watch *w, const Watched *r)
 {
     int number = WTERMSIG(r->status);
@@ -96,7 +97,7 @@ static void report_death(const Watch *w, int rank)
     report(w, rank, how, explained ? "" : number == SIGKILL ? memory : resume);
 }
 
-// Of several ranks that died together, blames the first of those most to blame.
+// Of several ranks that died together, blames the one most to blame; of equals, the first to end.
 static int judge_deaths(const Watch *w)
 {
     const Watched *culprit = NULL;
@@ -121,7 +122,7 @@ static int judge_deaths(const Watch *w)
 }
 
 // If the last look was over 1 s ago, this process was stopped: the clocks of beats, messages and
-// stops restart. Waits are read before beats: the end of a wait is also a beat.
+// stops restart. Waits are read before beats: if the end of a wait is seen, its last beat is too.
 static void update_clocks(Watch *w, double now)
 {
     bool absent = now - w->now > 1;
@@ -153,8 +154,8 @@ typedef struct Loss {
 
 static const char waited[] = "has waited for something outside";
 
-// Has the rank been lost for longer than a limit? Returns how, and since when; how NULL: no. A rank
-// may wait for others without limit while one of them works.
+// Has the rank passed one of its limits? Returns how the rank is lost, and since when; how NULL: it
+// is not. A rank may wait for others without limit while one of them works.
 static Loss loss_of(const Watch *w, const Watched *r)
 {
     double timeout = or_never(r->alive->timeout), patience = or_never(r->alive->patience);
@@ -178,9 +179,9 @@ static void describe_wait(const Watch *w, const Watched *r, char text[ALIVE_DOIN
     snprintf(text, ALIVE_DOING + 40, "has been %s for %.3g s", doing, w->now - r->last_beat);
 }
 
-// Prints a line about the rank that has waited longest for something outside. Skips ranks with a
-// delay, whose own supervisor prints the line. Prints nothing yet if stderr would block: the ranks
-// may be waiting for the same terminal.
+// Prints a line when waits for something outside pass the timeout, about the longest of them. Skips
+// ranks with a delay, whose own supervisor prints the line. Prints nothing yet if stderr would
+// block: the ranks may be waiting for the same terminal.
 static void print_waits(Watch *w)
 {
     Watched *longest = NULL;
@@ -224,7 +225,8 @@ static uint64_t parting(const Alive *a, const Alive *b)
     return 0;
 }
 
-// Prints the calls of rank 0 and of the first rank whose calls differ, up to the first difference.
+// Takes the first rank whose calls differ from rank 0's. Prints both ranks' first different call,
+// and up to three calls before it.
 static void report_parting(const Watch *w)
 {
     uint64_t place = 0;
@@ -254,8 +256,8 @@ static double limit_of_waits(const Alive *a)
     return fmax(or_never(a->timeout), step < 0 ? or_never(a->patience) : 10 * step);
 }
 
-// Have all ranks that are not done waited for each other too long? If so, reports every rank; those
-// that have begun fewer collectives are "behind".
+// Have all ranks that have not ended waited for each other too long? If so, reports every rank. A
+// rank that is not done and has begun fewer calls than another is "behind".
 static bool deadlock(const Watch *w)
 {
     uint64_t most = 0;
