@@ -1,5 +1,5 @@
-// If SPY is set, prints each step that the learner's program reports, and each key of replay_run that
-// is used for two kinds of batches.
+// If SPY is set, prints each step that the learner's program reports. Also prints a line if a key of
+// replay_run is used for batches of two sizes, or for full batches in two buffers.
 #include "data.h"
 #include "device.h"
 #include "log.h"

@@ -8,7 +8,7 @@ limit=10
 same=(--train-samples 60 --epochs 2)
 rates=(--lr 0.05 --warmup 1 --schedule cosine)
 
-# steps NAME: prints "epoch 2, step 3" for each step in the metrics. reported NAME: for each step that was reported.
+# steps NAME: prints "epoch 2, step 3" for each step in the metrics. reported NAME: the same for each call of log_step.
 steps()
 {
     paste -d' ' <(values "$1.0.jsonl" step epoch) <(values "$1.0.jsonl" step step) |

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two and four devices (equal pieces) and three (3, 3 and 2 rows) must learn what one device learns from whole batches,
-# even if the last batch of an epoch is smaller.
+# Two and four devices (equal pieces) and three (3, 3 and 2 rows) must learn what one device learns from whole batches.
+# With four devices, this must also hold if the last batch of an epoch is smaller.
 # fails with: 3 devices learn what one device learns from the whole batch
 build
 same=(--epochs 2 --lr 0.05 --seed 5)
