@@ -18,8 +18,8 @@ extern const char *const comm_backend;  // "nccl" or "gloo"
 extern const bool comm_shares_devices;  // may two ranks use one GPU?
 
 // Opens this rank's device: GPU number (local rank modulo visible GPUs), or on a CPU its share of
-// the cores (threads as in device_share). All ranks call it. Fails if two ranks get the same GPU
-// and may not share it. With GPUs, each rank moves to the cores next to its GPU if it may
+// the cores (`threads`: device_share's `asked`). All ranks call it. Fails if two ranks get the same
+// GPU and may not share it. With GPUs, each rank moves to the cores next to its GPU if it may
 // (machine_stay_near), and rank 0 prints a line for each rank.
 Device *comm_open_device(const World *world, int threads);
 
@@ -39,7 +39,7 @@ void comm_options(Args *args, CommConfig *config);
 typedef struct Comm Comm;
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
 // Waits until all ranks call it, a rank is gone, or 10 s more than --timeout (0: no limit) have
-// passed. First free all recorded steps that contain calls of this communicator.
+// passed. Before comm_free, free all recorded steps that contain calls of this communicator.
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);

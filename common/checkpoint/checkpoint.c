@@ -157,7 +157,8 @@ static bool check_item(const Item *item, const char *hint, Error *err)
 
 // --- saving --------------------------------------------------------------------------------------
 
-// Copies the run to the host. Refuses numbers that are not finite: the previous file is kept.
+// Copies the run to the host. False: a number is not finite or out of range, and the caller keeps
+// the previous file.
 static bool contents_read(Contents *c, const TrainState *state, Error *err)
 {
     static const char diverged[] =
@@ -242,8 +243,8 @@ static bool check_type(const StTensor *there, const StTensor *wanted, const StFi
     return false;
 }
 
-// Files of old PyTorch versions lack num_batches_tracked, and files of old versions of ddp.c the
-// newer fields: these become 0.
+// Files of old PyTorch versions lack num_batches_tracked. Files of old versions of ddp.c lack the
+// `younger` fields. What is missing becomes 0.
 static bool import_contents(const Contents *c, const StFile *file, Error *err)
 {
     for (int i = 0; i < c->count; i++) {
@@ -280,8 +281,8 @@ static bool check_text(const StFile *file, const Model *model, Error *err)
     return true;
 }
 
-// Fails if the file has tensors (other than ddp.*) that the model does not have. Otherwise a
-// resnet34's file would load into a resnet18, because it has all of a resnet18's tensors.
+// Fails if the file has tensors (other than ddp.*) that the model does not have. Without this check
+// a resnet34's file would load into a resnet18: the file has all of a resnet18's tensors.
 static bool check_no_others(const Contents *c, const StFile *file, Error *err)
 {
     for (int i = 0; i < file->count; i++) {

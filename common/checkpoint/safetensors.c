@@ -95,8 +95,8 @@ static int compare_places(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-// The tensors must fill the data without gaps. Bytes that belong to no tensor could hide another
-// file.
+// The tensors must fill the data without gaps or overlaps. Bytes that belong to no tensor could
+// hide another file.
 static bool check_layout(const StFile *file, const unsigned char *data, Error *err)
 {
     const unsigned char *end = file->bytes + file->size;
@@ -167,8 +167,8 @@ const char *st_metadata(const StFile *file, const char *key)
     return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
 }
 
-// Checks the length of the header first, so that a large file of a different kind is refused at
-// once.
+// Checks the length of the header first, so that most large files of a different kind are refused
+// before they are read.
 static unsigned char *read_file(int fd, size_t *size, Error *err)
 {
     struct stat st;

@@ -1,6 +1,6 @@
 // backend.h - the interface between the two halves of a communicator.
 //
-//   call.c, comm.c                   what both backends share
+//   call.c, comm.c, sync_bn.c        what both backends share
 //   gloo/comm_gloo.cc, nccl/comm_nccl.c   the backends: each defines comm.h's constants and calls
 //                                    with a stream, and the three functions below
 #pragma once
@@ -37,7 +37,7 @@ struct Comm {
     uint64_t calls, pair_calls; // collectives; sends and receives
     uint64_t bytes;
     // --check-collectives: called before each collective; else NULL. While it runs, `checking` is
-    // true, and calls are not counted.
+    // true, and its own calls change neither `calls` nor `bytes`.
     void (*check)(Comm *comm, Stream *stream, const Call *call);
     bool checking;
     struct Backend *backend;    // the library's communicator, and what the backend needs beside it
@@ -47,8 +47,9 @@ struct Comm {
 
 void backend_connect(Comm *comm, const World *world);
 void backend_free(Comm *comm);  // after a barrier of all ranks, unless a rank is gone
-// The host waits for all ranks, at most this long (0: no limit of its own). Returns NULL, or an
-// error if a rank is gone or late.
+// The host waits for all ranks, at most this long (0: Gloo a day, NCCL without limit). Returns
+// NULL, or an error if a rank is late or, with Gloo, gone. If NCCL reports that a rank is gone,
+// call_lost ends this process.
 const char *backend_barrier(Comm *comm, double seconds);
 
 // --- call.c: what every call does around the library's work --------------------------------------

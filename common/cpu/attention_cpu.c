@@ -129,8 +129,8 @@ static void *number(const Attention *a, const void *numbers, size_t i)
     return (char *)numbers + i * type_size(a->spec.x.type);
 }
 
-// Where a head, counted over all samples, begins: head_in in q, k or v (part 0, 1, 2) of qkv or
-// dqkv, head_out in y or dy.
+// Where a head begins; heads are counted over all samples. head_in looks in part 0, 1 or 2 (q, k
+// or v) of qkv or dqkv. head_out looks in y or dy.
 static void *head_in(const Attention *a, const void *qkv, int head, int part)
 {
     size_t n = head / a->spec.heads, h = head % a->spec.heads;

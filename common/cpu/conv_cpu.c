@@ -294,7 +294,7 @@ static const void *expanded(const Conv *c, const void *w)
     return c->ops->scratch;
 }
 
-// Rounds the gradient of f32 logits to the type of the other factors in its products.
+// If only y is f32 (the logits), returns dy rounded to the type of x, else dy.
 static const void *rounded_gradient(const Conv *c, const void *dy)
 {
     if (!c->short_dy)

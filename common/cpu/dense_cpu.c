@@ -62,8 +62,8 @@ size_t dense_live_count(const Dense *d) { return weights_of(d, d->live_taps); }
 
 size_t dense_dead_count(const Dense *d) { return weights_of(d, d->taps - d->live_taps); }
 
-// The place in W of the numbers for output channel o at pixel q, and for the first block of
-// channels at input pixel p. The numbers for the next block are d->in_pixels blocks later.
+// The place in W: the row of output channel o at pixel q, and in that row the first block of input
+// channels at pixel p. The row's next block for pixel p is d->in_pixels blocks later.
 static size_t part_of_matrix(const Dense *d, int o, int q, int p)
 {
     int block = d->y.block, in_block = d->spec.x.block;

@@ -4,7 +4,7 @@
 // tasks done. So an event is a stream and a number:
 //
 //   queued 7 | copy | call | call |         event_record: (this stream, 7)
-//   done   4          ^ running             stream_wait, event_sync: until 7 are done
+//   done   4   ^ running                    stream_wait, event_sync: until 7 are done
 #include "cpu/device_cpu.h"
 #include "alive.h"
 #include "check.h"
@@ -109,7 +109,8 @@ static const char *isa_name(void)
 
 bool loops_wide(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core; }
 
-// Once oneDNN has been asked for its level, it accepts no limit on it. So a child process asks.
+// A process that has asked oneDNN for its level can no longer limit that level. So a child process
+// asks.
 int device_level(void)
 {
     int status = -1;
@@ -187,8 +188,9 @@ size_t device_peak_bytes(const Device *device) { return atomic_load(&device->pea
 
 // --- memory -------------------------------------------------------------------------------------
 
-// Large blocks come directly from the kernel: they are zero, and cost nothing until they are used.
-// The largest are rounded up to whole huge pages: some versions of Linux align only such blocks.
+// Large blocks of device memory come directly from the kernel: they are zero, and cost nothing
+// until they are used. The largest blocks are rounded up to whole huge pages: some versions of
+// Linux align only such blocks.
 enum { LARGE = 1 << 20, HUGE_PAGE = 2 << 20, VERY_LARGE = 8 * HUGE_PAGE };
 
 static void *map_memory(size_t bytes)

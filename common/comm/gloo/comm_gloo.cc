@@ -210,7 +210,8 @@ static void take_turn(Backend *backend, Stream *stream)
     *backend->last = stream;
 }
 
-// Moves the job to host memory: in place if it was in place, else the output after the input.
+// Gives the job buffers in host memory: one buffer if it was in place, else the output after the
+// input.
 static void stage(Backend *backend, Job *job)
 {
     bool in_place = job->in.memory == job->out.memory;
