@@ -48,7 +48,7 @@ typedef struct Optim {
     double betas[2];
     uint8_t *decays;        // AdamW: which parameters decay, as adamw_update wants it; device
 } Optim;
-// Keep config and model alive.
+// config and model must stay valid until optim_free.
 Optim *optim_new(const OptimConfig *config, Model *model);
 void optim_free(Optim *optim);
 

@@ -26,8 +26,8 @@ bool output_claim(const char *path, OutputKind kind, Error *err);
 // (if the file system has locks). When a process is killed, its lock is gone; path.lock may remain.
 bool output_lock(const char *path, OutputKind kind, Error *err);
 
-// Locks an open file, if it is a regular one, until it is closed. False if another process has held
-// it for 3 s: a run that was just killed may still be ending.
+// Locks an open file, if it is a regular one, until it is closed. Waits up to 3 s for another
+// process's lock: a run that was just killed may still be ending. False: the lock is still held.
 bool output_hold(int fd);
 
 // Opens path.tmp (mode 0644 & ~umask). Each replace_open that succeeds needs one replace_commit,

@@ -44,7 +44,7 @@ static inline Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int pad
     return j;
 }
 
-// The key of a row of text in an epoch (data.h).
+// v[0] and v[1]: the key for dropout of a row of text in an epoch (data.h).
 static inline Philox text_key(uint64_t seed, int64_t epoch, int32_t id)
 {
     return philox(seed, (uint64_t)epoch, (uint64_t)(uint32_t)id);

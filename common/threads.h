@@ -2,8 +2,8 @@
 #pragma once
 #include <pthread.h>
 
-// Calls run(arg) in a thread in which all signals are blocked. An error message calls the thread
-// `what`, for example "worker 3".
+// Calls run(arg) in a thread in which all signals are blocked. `what` names the thread in an error
+// message: "worker 3".
 pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what);
 
 int core_count(void);   // cores in this thread's affinity mask

@@ -18,7 +18,7 @@ void trace_thread(const char *name);    // at most once in each thread, before i
 // The name must stay valid until the span's end.
 void trace_begin(const char *name);
 void trace_end(void);
-// call: the call that the span is, as all ranks name it ("gradients #212"), or NULL.
+// call: the name that all ranks give this collective call ("gradients #212"), or NULL.
 void trace_begin_call(const char *name, const char *call);
 // The innermost open span of this thread, whether there is a timeline or not; "": none, or more
 // than 16 are open.

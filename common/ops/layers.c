@@ -23,7 +23,7 @@ static void run(const Op *op, const ReluJob *job)
     RUN_CELLS(relu, compute(op->ops), array_of(op->y.type, shape_count(op->y)), job);
 }
 
-// With y = dy = x, relu gives max(x, 0).
+// With y = dy = x, relu gives x <= 0 ? 0 : x.
 void relu_forward(const Op *op, const OpArgs *a)
 {
     ReluJob job = { .y = a->x, .dy = a->x, .dx = a->y };

@@ -15,7 +15,7 @@
 //                            end(job, totals)              then once, with their sums
 //   ROW_TOTALS               the same                      each row, by a team
 //
-// The operation's function in ops.h fills a job and runs the loop:
+// The operation's function in ops.h or op.h fills a job and runs the loop:
 //
 //   RUN_CELLS(fn, stream, matrix, &job)        RUN_COLUMNS, RUN_ROWS, RUN_ROW_TOTALS: likewise
 //   RUN_ITEMS(fn, stream, count, &job)         RUN_TOTALS: likewise

@@ -13,7 +13,7 @@ typedef struct NormJob {
     void *out;
     float *scale, *shift;   // (c) forward: y = x * scale + shift
     float *slope;           // (c) backward: dx = d * scale + (x - mean) * slope + shift
-    // What processes exchange, (1 + 2 * c): rows, then (2, c) numbers.
+    // Messages that processes exchange, (1 + 2 * c): the number of rows, then (2, c) numbers.
     double *mine;           // of this process
     double *all;            // (processes, 1 + 2 * c) by rank
 } NormJob;
@@ -26,8 +26,9 @@ INLINE float middle_of(float a, float b, float c)
     return c < low ? low : c > high ? high : c;
 }
 
-// Adds up distances from one of the channel's values, so that a mean far from zero costs little
-// precision. The value is the median of three, because a single one may be far from all others.
+// Adds up distances from one of the channel's values, and their squares. So a mean far from zero
+// costs little precision. The value is the median of three, because a single one may be far from
+// all others.
 INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
 {
     const Matrix *m = &j->m;

@@ -106,7 +106,7 @@ INLINE float exp_of(float x) { return expf(x); }
 
 #else
 
-// e^x, within two units in the last place; below -87 and above 88 as at these limits
+// e^x, within two units in the last place. x is limited to -87 .. 88.
 INLINE float exp_of(float x)
 {
     x = x < -87 ? -87 : x > 88 ? 88 : x;

@@ -22,8 +22,8 @@ OpRun conv_forward, conv_backward, norm_forward, norm_backward, relu_forward, re
     layer_norm_backward, gelu_forward, gelu_backward, attention_forward, attention_backward,
     add_forward, add_backward;
 
-// For convolutions: matrices (rows, channels), row after row. y = x + bias. x is f32, or of `type`
-// and then may be y. dbias = the sums of dy's columns.
+// For convolutions: matrices (rows, channels), row after row. y = x + bias. x is f32 or of `type`.
+// If x is of `type`, x and y may be the same memory. dbias = the sums of dy's columns.
 void bias_add(Ops *ops, Type type, size_t rows, int channels, const float *bias, Type x_type,
               const void *x, void *y);
 void bias_gradient(Stream *stream, Type type, size_t rows, int channels, const void *dy,

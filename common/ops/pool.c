@@ -1,4 +1,4 @@
-// pool.c - max pooling, except its gradient, and the mean over an image.
+// pool.c - max pooling (for its gradient see pool.h), and the mean over an image.
 #include "ops/pool.h"
 
 // The largest value of a window and its position: the first, if several. NaN is the largest; of
@@ -64,8 +64,8 @@ void maxpool_forward(const Op *op, const OpArgs *a)
     RUN_CELLS(maxpool, compute(op->ops), planes_of(op->y), &job);
 }
 
-// Gives the means x's block. In memory the order is the same, because each image has only one pixel
-// of means.
+// The means take the block of x. In memory the order is the same, because each image has only one
+// pixel of means.
 static PoolJob mean_job(const Op *op, const OpArgs *a)
 {
     PoolJob job = pool_job(op, a);

@@ -62,7 +62,7 @@ typedef struct LossJob {
     Verdict *verdicts;
 } LossJob;
 
-// The softmax of a row of logits, as far as a loss needs it.
+// Of a row of logits: the parts of its softmax, its loss, and the rank of its label.
 typedef struct RowSums {
     float most;             // the largest logit z
     double sum;             // of exp(z - most)
@@ -94,7 +94,7 @@ INLINE RowSums row_sums(const float *z, int classes, int label, double smooth)
     return r;
 }
 
-// Is the mean over all rows of a batch, and not only over this call's?
+// Is the loss a mean over all rows of a batch, and not only over this call's?
 INLINE bool is_part(const LossJob *j) { return j->dlogits && j->scalars->set.rows_of_batch > 0; }
 
 INLINE void count_row(const LossJob *j, size_t row, double *one) { one[0] = j->labels[row] >= 0; }
@@ -112,7 +112,8 @@ TOTALS(count_row, count_end, LossJob, 1)
 
 enum { LOSS, CORRECT1, CORRECT5, NOT_FINITE, LOSS_TOTALS };
 
-// The gradient is (softmax(z) - target) * loss scale / rows.
+// The gradient is (softmax(z) - target) * loss scale / rows in the mean. Of a row without a label
+// it is 0.
 INLINE void loss_row(const LossJob *j, size_t row, double *one)
 {
     const float *z = j->logits + row * j->classes;
