@@ -23,22 +23,22 @@ void log_free(Log *log);
 // all read the device's numbers after the same steps.
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
-// Sets the unit of printed rates, and how many units a sample of log_progress has. The default is
-// one image.
+// Sets the unit of printed rates and of a test's count, and how many units a sample of log_progress
+// has. The default is one image.
 void log_unit(Log *log, const char *unit, int per_sample);
 
 // Messages of the run, above the progress line if there is one.
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Progress of an epoch: on a terminal a line with rate and time left, redrawn in place; else
-// nothing. log_progress_begin starts the clock, when `step` steps are done; call log_progress after
-// every step, with the number of samples in its batch.
+// nothing. log_progress_begin starts the clock; `step` steps of the epoch are already done. Call
+// log_progress after every step, with the number of samples in its batch.
 void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps);
 void log_progress(Log *log, int64_t step, int batch);
 // Call it when the training of an epoch ends. Stops the clock, and leaves the line on the screen.
 void log_progress_end(Log *log);
 // Prints the numbers of a step: in the progress line, or as a line like those below. Every
-// print_freq steps and at the last one, it also writes a "step" event.
+// print_freq steps, and at the last step of the epoch or run, it also writes a "step" event.
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536
 typedef struct LogStep {
@@ -48,7 +48,7 @@ typedef struct LogStep {
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
     bool all_ranks;             // stats are sums over all ranks, not this rank's own
-    // Of the last step; 0: not printed.
+    // 0: not printed.
     double norm;                // of the gradients, before they were clipped
     double loss_scale;
     int64_t skipped;            // steps, since the run began; printed only with a loss scale
@@ -57,13 +57,15 @@ void log_step(Log *log, const LogStep *step);
 
 // The end of an epoch: a line about its training (time, rate, rank 0's wait for data, and the last
 // step's learning rate), and an "epoch" event with the results of training and test.
+// There is no line if the epoch had no step left to train. The event has no results of the test if
+// another rank evaluates.
 //    == epoch: [1/5] | 62.3 s | 958 images/s | data wait 0.1 s | lr 0.01
 // and, if the others wait for a rank, "| slowest: " and its name and times (watch_slowest).
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // A test's result, as a line; and, if the run only evaluates, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);
 // The end of a run: the hash of the weights, as a line; and, with threads and memory, as the "end"
-// event. Fails if a line could not be written, unless a pipe's reader had ended.
+// event. Fails if a line of the run could not be printed, unless a pipe's reader had ended.
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // Writes a JSON object on its own line: "event" first, then the members, which it takes over:

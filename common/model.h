@@ -2,8 +2,8 @@
 //
 // Parameters are in the arena in the order in which backward finishes their gradients: last layer
 // first. So the gradients that are ready are always one range, (offset, count). Weights that only
-// ever multiply padding come after all others: their gradients are zero, and are not stored. At
-// 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
+// ever multiply padding may come after all others. Their gradients are zero, and are then not
+// stored. At 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
 #pragma once
 #include "ops.h"
 
@@ -72,8 +72,8 @@ typedef struct Model {
 // Fails if there is no such network, or if it does not fit the data.
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config);
 void model_free(Model *model);
-// Initialises each layer as PyTorch does, and a gpt as minGPT, with random numbers keyed by seed,
-// tensor and element.
+// Initialises each layer as PyTorch does, a ResNet as torchvision, and a gpt as minGPT. The random
+// numbers are keyed by seed, tensor and element.
 void model_init(Model *model, int64_t seed);
 
 // Updates the 16-bit copies of the weights, on the compute stream. Call it after changing the

@@ -76,7 +76,8 @@ typedef struct Scalars {
     double norm;        // of the gradients, from gradients_norm
     double bias_corrections[2];     // AdamW: 1 - beta^updates
 } Scalars;
-// Before each step: `settings` are this step's. rows_done, skip and norm become 0.
+// Call it before each step, with the step's settings. It also sets rows_done, skip and norm to 0,
+// and computes bias_corrections.
 void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);
 
 // After the update: a skipped step halves the loss scale (but not below LOSS_SCALE_LEAST), and
@@ -149,8 +150,8 @@ typedef enum OpKind {
     // where a token's softmax is over itself and the tokens before it. A row of x is q, k, v of
     // all heads, 3 * c numbers. A position for dropout is (head * T + row) * T + column.
     OP_ATTENTION,
-    // y = residual + dropout(x), or without a residual dropout(x). A position for dropout is
-    // row * c + column.
+    // y = residual + dropout(x); if residual is NULL, y = dropout(x). A position for dropout is
+    // row * c + column, where `row` counts the rows of the sample.
     OP_ADD,
     OP_KINDS
 } OpKind;
@@ -250,8 +251,9 @@ void one_hot(Ops *ops, const OneHotSpec *spec, const int32_t *batch, void *out, 
 
 // Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
 // Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits). The
-// mean is over the rows that count. With dlogits, if rows_of_batch is set, the mean and the last
-// batch in stats are over that many rows, from several calls. Training smooths labels as PyTorch's
+// mean is over the rows that count. But with dlogits and rows_of_batch, it is the sum over this
+// call's rows / rows_of_batch, so that the gradients of several calls add up. The last batch in
+// stats then has the rows of all calls since scalars_set. Training smooths labels as PyTorch's
 // label_smoothing does: the target is (1 - smoothing) * onehot(label) + smoothing / classes.
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                         Scalars *scalars, Stats *stats, float *dlogits);

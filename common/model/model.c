@@ -74,7 +74,8 @@ static void lay_out_parameters(Model *model)
     lay_out_copies(model);
 }
 
-// Bytes of value i, and of its gradient, if activations have this type; logits are always f32.
+// Bytes of value i if activations have this type. Each part of its gradient has as many. Logits are
+// always f32.
 static size_t value_bytes(const Net *net, int i, Type type)
 {
     bool logits = i == net->value_count - 1;

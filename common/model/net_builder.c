@@ -13,14 +13,15 @@ static int next_part(Net *net, int value)
 {
     int most = value == 0 || adds_gradients(&net->layers[value - 1]) ? 2 : 1;
     CHECK(net->readers[value] < most, "docs/your_network.md says which outputs two layers may read",
-          "more than %d layer%s read the output of layer %d", most, most > 1 ? "s" : "", value);
+          "the network has more than %d layer%s reading output %d (0: the batch)", most,
+          most > 1 ? "s" : "", value);
     return net->readers[value]++;
 }
 
 static Layer *add_layer(Net *net, OpKind kind, int in, const char *name, Extent extent)
 {
     CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES, NULL,
-          "the network has %d layers or more", NET_MAX_LAYERS);
+          "the network has %d layers or more, too many", NET_MAX_LAYERS);
     Layer *layer = &net->layers[net->layer_count++];
     layer->kind = kind;
     layer->in = in;

@@ -66,7 +66,8 @@ static int resnet_conv(Net *net, int in, const char *name, int channels, int ker
     return out;
 }
 
-// The shortcut around a block: the input itself, or 1x1 convolution and norm if its shape changes.
+// The shortcut around a block: its input or, if the block changes the shape, the input after a
+// 1x1 convolution and norm.
 static int shortcut(Net *net, int x, int channels, int stride)
 {
     if (stride == 1 && net->extents[x].c == channels)
@@ -181,6 +182,6 @@ void net_build(Net *net, const ModelConfig *config, Extent canvas)
     else if (strcmp(config->arch, "gpt") == 0)
         build_gpt(net, &config->gpt, config->classes);
     else
-        FAIL("choose one of them with --arch", "there is no network %s, only %s", config->arch,
-             arch_names);
+        FAIL("in net_build, call the function that builds it (docs/your_network.md)",
+             "net_build builds no network %s; --arch knows %s", config->arch, arch_names);
 }

@@ -68,7 +68,7 @@ INLINE HeadRow head_row(const SoftmaxJob *j, size_t row)
     return r;
 }
 
-// P = softmax of the scores up to the row's own token; H = dropout(P).
+// P = softmax(scale * scores), up to the row's own token; H = dropout(P).
 INLINE void softmax(const SoftmaxJob *j, Type type, size_t row)
 {
     const HeadRow r = head_row(j, row);
