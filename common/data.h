@@ -55,7 +55,7 @@ typedef struct Data {
     struct Folder *folder;  // of pictures, or NULL
 } Data;
 
-// Finds and opens the data set.
+// Finds or makes the data set, checks it, and keeps as many samples as `config` asks for.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 // Like data_open, but of a folder of pictures it checks only the files of part `part` (from 0) of
 // `parts`, so that processes can share this work.
@@ -64,13 +64,14 @@ bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part
 void data_close(Data *data);
 // Keeps at most `most` samples of each set, and renews the fingerprint.
 void data_cut(Data *data, int most);
-// A number > 0. Runs for which it differs train with different samples, or in a different order.
+// A number > 0. Two runs for which it differs may train with different samples, or in a different
+// order.
 int64_t data_order(const Data *data, bool shuffle);
-// The name of a class, without commas or quotes: "airplane", "a", "0x0a". NULL if the set has no
-// names (CIFAR-100, synthetic).
+// The name of a class, without commas or double quotes: "airplane", "a", "0x0a". NULL if the set
+// has no names (CIFAR-100, synthetic).
 const char *data_class_name(const Data *data, int label);
-// Of a folder of pictures: the path of sample `id`'s file below the folder, without commas, quotes
-// and control characters.
+// Of a folder of pictures: the path of sample `id`'s file below the folder. Commas, double quotes,
+// backslashes and control characters become "_".
 void picture_file(const Dataset *set, int id, char *out, size_t size);
 
 // --- batches -------------------------------------------------------------------------------------
@@ -123,9 +124,9 @@ void loader_free(Loader *loader);
 // later when a run resumes). Ends the previous epoch, finished or not.
 void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
 
-// The next batch, or NULL at the end of the epoch. If necessary the compute stream waits for it.
-// Enqueue all work that reads the batch on the compute stream before the next call. The batch's
-// buffers are filled again only after that work.
+// The next batch, or NULL at the end of the epoch. The call waits until the batch's rows are made,
+// the compute stream until they are loaded. Enqueue all work that reads the batch on the compute
+// stream before the next call. The batch's buffers are filled again only after that work.
 const Batch *loader_next(Loader *loader);
 
 // Milliseconds for which the device has waited for batches since the last call.

@@ -30,7 +30,7 @@ static void enqueue(Loop loop, void (*task)(void *arg), const void *job, size_t 
     stream_enqueue(loop.stream, task, &loop, sizeof loop);
 }
 
-// A thread's share of `count` is from share(count, thread) to share(count, thread + 1).
+// A thread's share of `count` is from share(count, thread) to share(count, thread + 1) - 1.
 static size_t share(size_t count, int thread) { return count * thread / omp_get_num_threads(); }
 
 static void cells_task(void *arg)

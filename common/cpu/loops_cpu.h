@@ -1,6 +1,6 @@
-// loops_cpu.h - the loops of ops/loops.h in OpenMP. For each type of number, a macro makes a part:
-// a function that runs the operation's innermost loop over a range. loops_cpu.c divides the work
-// into ranges, one or more for each thread.
+// loops_cpu.h - the loops of ops/loops.h in OpenMP. A macro makes an operation's part, or one part
+// for each type of number. A part is a function that runs the operation over a range. loops_cpu.c
+// divides the work into ranges and shares them among the threads.
 #pragma once
 #include "check.h"
 #include "cpu/device_cpu.h"
@@ -49,7 +49,8 @@ INLINE At at_of(size_t row, size_t column, size_t i, size_t count)
 
 // --- cells ---------------------------------------------------------------------------------------
 
-// Packs `first` to `last` - 1 of a matrix, in the order of their addresses.
+// Runs the operation on packs `first` to `last` - 1 of a matrix, counted in the order of their
+// addresses.
 typedef void CellsPart(const void *job, const Matrix *m, size_t first, size_t last);
 void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_t bytes);
 
@@ -94,8 +95,9 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
 
 enum { SHORT = 64 };        // rows that are added up in f32
 
-// Adds two sums for each column, over rows `first` to `last` - 1 of one image, to totals (2,
-// columns). room: two packs for each pack of a block's columns.
+// Adds two sums for each column, over the matrix's rows `first` to `last` - 1, to totals (2,
+// columns). These rows belong to one image. room: memory for sums, two packs for each pack of a
+// block's columns.
 typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last, Pack *room,
                          double *totals);
 // Called once, with the sums of all columns.
@@ -112,7 +114,8 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
         }
 }
 
-// Row by row: if a row has several packs, an addition need not wait for the one before.
+// Row by row: the packs of a row have separate sums, so their additions need not wait for each
+// other.
 #define COLUMNS_LOOP(fn, TYPE, block)                                                           \
     for (size_t b = 0; b < m->columns / (block); b++) {                                         \
         size_t plane = first / m->pixels * (m->columns / (block)) + b, column = b * (block);    \
@@ -178,7 +181,7 @@ enum { TEAM = LANES };
         for (int k = 0, i = i##_; k < ((count) - i##_ < TEAM ? (count) - i##_ : TEAM); k++, i++)
 #define FIRST_OF_TEAM true
 
-// The lanes are added up in pairs: the same order with all compilers.
+// Combines the lanes in pairs, in the same order with all compilers.
 #define TEAM_JOIN(name, number, together)                                                       \
     INLINE number name(number *lane)                                                            \
     {                                                                                           \
@@ -230,7 +233,7 @@ enum { MOST_TOTALS = 8 };
 
 typedef void TotalsPart(const void *job, size_t first, size_t last, double *totals);
 typedef void TotalsEnd(const void *job, const double *totals);
-// An item is a row of m.
+// A range is some of m's rows. RUN_TOTALS gives m a row for each i.
 void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, const void *job,
                 size_t bytes);
 

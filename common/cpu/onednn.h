@@ -38,7 +38,7 @@ typedef struct DnnPrimitive {
     int arg_count;
 } DnnPrimitive;
 
-// A pass over a convolution. Backward passes need the forward pass's description as a hint.
+// The description of a convolution's pass. hint: for a backward pass, that of the forward pass.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
 // True if oneDNN has only its reference code for this pass, which can be a hundred times slower.

@@ -19,8 +19,8 @@ enum {
     PRODUCTS
 };
 
-// Parts of scratch memory: matrices (T, T) of all heads, as above; then matrices (T, d), one right
-// after the other. DY is y in forward.
+// Parts of scratch memory. S to DS are matrices (T, T) of all heads. Q to DV are matrices (T, d) of
+// all heads, each part right after the one before. DY is y in forward.
 enum { S, DH, H, DS, Q, K, V, DY, DQ, DK, DV, PARTS };
 
 typedef struct Attention {

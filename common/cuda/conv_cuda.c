@@ -180,7 +180,7 @@ static Type product_result(const Conv *conv, ConvPass pass)
     return pass == PASS_WEIGHTS || conv->spec.bias ? TYPE_F32 : conv->y.type;
 }
 
-// Uses TF32 as convolutions do, but not for the network's outputs.
+// Uses TF32 as convolutions do, but not in the last layer (f32_out).
 static void make_products(Conv *conv, const ConvProblem *problem)
 {
     bool f32 = conv->spec.x.type == TYPE_F32;
@@ -199,7 +199,7 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 }
 
 // cuDNN has no engine that makes f32 gradients from 16-bit tensors. So, as in PyTorch, gradients
-// are rounded, and a bias is added after rounding.
+// are rounded to the tensors' type. y is rounded, too, before a bias is added.
 //
 // There is no race if bits must be the same in every run, because each run may have a different
 // winner. There is none for a second batch size either, as memory may be short.
@@ -289,7 +289,7 @@ void conv_weights_cast(const Op *op, const float *live, void *copy) { }
 
 // --- computing -----------------------------------------------------------------------------------
 
-// Every pass gets the same three tensors and writes one of them.
+// A pass gets x, w and y, or gradients in their place, and writes one of the three.
 static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, const void *y)
 {
     const Ops *ops = conv->ops;

@@ -96,8 +96,8 @@ cudaError_t kernels_present(void);
 // (parts, samples, heads, T, d), or (if not `split`) back.
 void heads_copy(Ops *ops, const OpSpec *s, int parts, bool split, const void *from,
                 void *to);
-// The rows of (samples, heads, T, T): scores become P, and h becomes dropout(P). Unless dh is NULL,
-// dh becomes dP, and ds the gradient of the scores.
+// The rows of (samples, heads, T, T): scores become P, their causal softmax (ops/attention.h), and
+// h becomes dropout(P). Unless dh is NULL, dh becomes dP, and ds the gradient of the scores.
 void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores, void *h,
                   float *dh, void *ds);
 

@@ -71,8 +71,8 @@ template <class F> __device__ void for_share(size_t first, size_t step, size_t e
 #define CELLS_F32(fn, Job) OPERATION(fn, Job, OnlyF32)
 #define RUN_CELLS(fn, stream, matrix, job) cells_run<fn##_op>(stream, matrix, *(job))
 
-// Each thread computes one of `count` packs of `width` numbers: LANES, or 1 if not all rows begin
-// at multiples of LANES numbers.
+// Each thread computes one of `count` packs of up to `width` numbers. width: LANES, or 1 if not all
+// rows begin at multiples of LANES numbers.
 template <class Op, Type T> __global__ void __launch_bounds__(THREADS)
 cells_loop(const __grid_constant__ typename Op::Job job, unsigned packs, size_t columns,
              unsigned width, unsigned count)
@@ -232,7 +232,8 @@ template <class T> __device__ void add_rows(T (*cells)[2 * TILE], int rows)
     __syncthreads();
 }
 
-// Block (x, y) adds up columns [x * TILE, ..) of rows [y * share, ..); W columns a thread.
+// Block (x, y) adds up at most TILE columns from x * TILE on, over at most `share` rows from
+// y * share on. A thread has W of these columns.
 template <class Op, Type T, int W> __global__ void __launch_bounds__(THREADS, 2)
 columns_loop(const __grid_constant__ typename Op::Job job, size_t rows, unsigned columns,
                size_t share, Partials partials)
