@@ -24,19 +24,19 @@ const char *device_uuid(int index);
 const char *device_bus(int index);
 
 // CPU: which vector instructions this process may use; a larger number means newer ones. CUDA: 0.
-// Ranks that use different instructions may compute different bits. Call device_level and
-// device_limit before any other function here.
+// Ranks that use different instructions may compute different bits. A program that calls
+// device_level and device_limit calls them before the other functions here.
 int device_level(void);
 // CPU: from now on oneDNN uses no newer instructions than those of `level`. Returns their name:
 // "avx2".
 const char *device_limit(int level);
 
-// Opens device `index` with `threads` threads (CPU; 0: one for each core of the affinity mask) and
-// makes it the calling thread's current device.
+// Opens device `index` and makes it the calling thread's current device. CPU: the device has
+// `threads` threads (0: one for each core of the affinity mask), at most OMP_THREAD_LIMIT.
 Device *device_open(int index, int threads);
 // CPU: the number of threads for each of `devices` devices that share the cores of this process's
-// affinity mask: `asked`; if it is 0, OMP_NUM_THREADS; if that is not set, an equal share.
-// warn: print a warning if there are more threads than cores.
+// affinity mask: `asked`; if it is 0, OMP_NUM_THREADS; if that is not set (or not from 1 to 1024),
+// an equal share. warn: print a warning if there are more threads than cores.
 int device_share(int devices, int asked, bool warn);
 void device_close(Device *device);
 void device_use(Device *device);                 // makes it the calling thread's current device
@@ -98,6 +98,7 @@ void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.
 void replay_forbid(Device *device);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);
-// Call it before each message to other ranks. Passes the time from a step's beginning (replay_run)
-// to its first message to alive_own. Recorded steps are not measured.
+// Call it before each message to other ranks. It measures the time from a step's beginning
+// (replay_run) to its first message, for alive_own. Under CUDA some steps are not measured, among
+// them all recorded steps.
 void device_message(Device *device);

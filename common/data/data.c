@@ -159,7 +159,7 @@ static bool set_open(Data *data, const KnownSet *set, const char *dir, const Dat
     return set->read(data, dir, hint, err);
 }
 
-// Normalises all pictures with ImageNet's mean and deviation, as torchvision's examples do.
+// Pictures are later normalised with ImageNet's mean and deviation, as in torchvision's examples.
 static bool folder_data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
     static const KnownSet folder = { "folder", .mean = { 0.485f, 0.456f, 0.406f },

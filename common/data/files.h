@@ -3,7 +3,7 @@
 #include "data.h"
 #include <zlib.h>
 
-// A file, plain or gzipped. Errors of the functions below have its hint.
+// A file, plain or gzipped. Errors of the functions that take a DataFile have its hint.
 typedef struct DataFile {
     const char *path, *hint;
     gzFile gz;
@@ -11,7 +11,8 @@ typedef struct DataFile {
     uint32_t crc;           // of the bytes read so far
 } DataFile;
 
-// Opens a regular file. Returns -1 for anything else; for a FIFO it does not wait for a writer.
+// Opens a regular file and sets *size. Returns -1 on an error, also for any other kind of file. For
+// a FIFO the call does not wait for a writer.
 int data_file_descriptor(const char *path, const char *hint, int64_t *size, Error *err);
 bool data_file_open(DataFile *file, const char *path, const char *hint, Error *err);
 void data_file_close(DataFile *file);

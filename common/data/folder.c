@@ -235,7 +235,7 @@ static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error 
         ssize_t got = read(fd, to + done, bytes - done);
         if (got < 0 && errno == EINTR)
             continue;
-        CHECK(got >= 0, "", "%s: reading failed at byte %zu: %s", name, done, strerror(errno));
+        CHECK(got >= 0, "", "%s: reading failed after %zu bytes: %s", name, done, strerror(errno));
         if (got == 0)
             return error_set(err, "", "%s: the file became shorter than %zu bytes", name, bytes);
         done += got;

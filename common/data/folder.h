@@ -4,7 +4,7 @@
 //
 // Classes are the sorted names of the folders; label 0 is the first. Within a class, the sorted
 // files of the folder itself come first, then those of the folders inside it. Names are compared
-// byte by byte. Symbolic links are followed. This is ImageFolder's order.
+// byte by byte. This order is ImageFolder's. As in ImageFolder, symbolic links are followed.
 //
 // Only names that end in .jpg, .jpeg or .png count, in upper or lower case, and files next to the
 // class folders do not. Unlike ImageFolder, this skips hidden files and folders, and ImageFolder's
@@ -12,7 +12,8 @@
 // class, classes of val that differ from those of train, train or val alone; and in the folder of a
 // class, pipes and devices, broken and circular links, folders that cannot be read.
 //
-// Each file needs about 32 bytes and its path in the tree: about 90 MB for ImageNet's 1.28 million.
+// Each file's entry takes about 32 bytes of memory and the bytes of its path below DIR. The 1.28
+// million files of ImageNet take about 90 MB.
 #pragma once
 #include "check.h"
 #include <stddef.h>
@@ -48,8 +49,8 @@ typedef struct FileBytes {
 } FileBytes;
 
 // Thread-safe, if each thread has its own `to`. The caller frees to->bytes. Fails if the file is
-// too large, or shrinks meanwhile. A file that cannot be opened or read ends the program: a failing
-// disk is no bad picture.
+// too large, or shrinks meanwhile. A file that cannot be opened or read ends the program, even with
+// --bad-images skip: then the disk may be bad, not the picture.
 bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err);
 // Writes "DIR/train/cat/1.jpg" to name, shortened to size.
 void folder_name(const Folder *folder, int file, char *name, size_t size);

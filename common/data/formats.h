@@ -1,4 +1,5 @@
-// formats.h - the sources of data_open, except folders of pictures: one function each.
+// formats.h - what data_open reads or makes: a function for each kind of data set. pictures.h has
+// the one for folders of pictures.
 #pragma once
 #include "data/files.h"
 
@@ -13,11 +14,11 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
 bool text_read(Data *data, const char *path, int block, bool words, Error *err);
 
 bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
-// For the readers: adds the bytes to data->checksum.
+// Adds the bytes to data->checksum.
 void data_checksum(Data *data, const void *bytes, size_t size);
 
 // A CIFAR file of part->count records, each of label_bytes labels (the last one counts) and 3 x 32
-// x 32 bytes. The caller provides the memory.
+// x 32 bytes. The caller allocates part->inputs and part->labels.
 bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, const char *hint,
                      uint32_t *crc, Error *err);
 

@@ -18,8 +18,8 @@ static uint32_t big_endian(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-// Fails also if even a gzipped file of this size cannot hold what the header claims, because the
-// caller then allocates memory for it.
+// Also fails if the header claims more than even a gzipped file of this size can hold: the caller
+// allocates memory for all items that the header claims.
 static bool header_read(DataFile *file, int ndim, int *count, Error *err)
 {
     uint8_t header[16];

@@ -8,12 +8,12 @@
 // batches. Batch number b goes into slot b % LOADER_SLOTS:
 //
 //   workers        make the slot's rows: crop an image, read and decode a picture, cut a window
-//   the last one   makes the stream wait for `done`, loads the rows, records `ready`: it is full
-//   loader_next    waits until it is full, makes the compute stream wait for `ready`, returns it
-//   loader_next    (the next call) records `done` after the work that read it: the slot is free
+//   the last one   makes the stream wait for `done`, loads the rows, records `ready`: slot is full
+//   loader_next    waits for the full slot, makes the compute stream wait for `ready`, returns it
+//   loader_next    (the next call) records `done` after the work on the batch: the slot is free
 //
-// Threads wait for each other with a mutex, streams with events. On the CPU the calling thread does
-// the work of these streams, and the events do nothing.
+// Threads wait for each other with condition variables, streams with events. On the CPU the calling
+// thread does the work of these streams, and the events do nothing.
 #include "alive.h"
 #include "clock.h"
 #include "data/pictures.h"
@@ -115,7 +115,8 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
         WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
-    // The run also ends if all pictures are bad, unless a rank has few: then that may be chance.
+    // The run also ends if all pictures of this loader's epoch are bad. But BAD_NAMED or fewer, if
+    // they are only a part of the set, may all be bad by chance.
     bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
     if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check that these files are pictures",
@@ -167,7 +168,8 @@ static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t
     }
 }
 
-// A sample's image in the middle of a canvas, from where a crop moves it, and its label.
+// A sample's image in the middle of a canvas, and its label. A crop moves the image from there; but
+// picture_make has already cropped the image of a picture file.
 static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *label)
 {
     Error error;
@@ -442,8 +444,8 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 }
 
 // Waits until the slot of the next batch is full; without workers, the caller fills it here. The
-// caller holds the lock. Returns for how long the device waited, at most since the slot's first
-// rows were begun; 0 if the device is still busy.
+// caller holds the lock. Returns 0 if the device is still busy, else the seconds of this wait, at
+// most those since the slot's first rows were begun.
 static double slot_await(Loader *loader, const Slot *slot)
 {
     double begin = clock_now();

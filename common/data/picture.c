@@ -97,9 +97,9 @@ static void jpeg_begin(Jpeg *jpeg)
     jpeg->job->height = (int)info->image_height;
 }
 
-// The columns x to x + width, rounded to whole blocks. If colours have fewer columns than
-// brightness, they are interpolated, also from the next block, so one more block on each side is
-// needed.
+// Widens `at` by a block of columns on each side; libjpeg-turbo then begins at a whole block. The
+// reason: if colours have fewer columns than brightness, they are interpolated, also from the next
+// block.
 static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
 {
     JDIMENSION block = (JDIMENSION)(info->max_h_samp_factor * DCTSIZE);
@@ -160,7 +160,7 @@ static void jpeg_decode(Jpeg *jpeg)
     jpeg_read_rows(jpeg);
 }
 
-// False: the decoder reported an error (and jumped back to here).
+// False after an error: jpeg_on_error or jpeg_stop jumped back to here.
 static bool jpeg_try(Jpeg *jpeg)
 {
     if (setjmp(jpeg->stopped))

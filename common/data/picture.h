@@ -3,7 +3,7 @@
 //
 // The content decides the format, not the name. A JPEG may be grey, progressive, CMYK or YCCK. A
 // PNG may have a palette or 1 to 16 bits, or be interlaced. As in Pillow, alpha is dropped, CMYK is
-// read as Adobe writes it (inverted), EXIF rotation, colour profiles and warnings are ignored.
+// read as Adobe writes it (inverted), and EXIF rotation, colour profiles and warnings are ignored.
 //
 // Limits of the memory and time that a file can take:
 //   pixels   178,956,970, as in Pillow, and 65,535 each way (JPEG: libjpeg-turbo's 65,500); checked

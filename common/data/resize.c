@@ -73,7 +73,8 @@ View view_center(int width, int height, int shorter, int side)
     return view;
 }
 
-// One direction: `in` source pixels become `out`; only `count` are needed, from `begin`.
+// One direction: `in` source pixels become `out` pixels. Only `count` of the new pixels are needed,
+// from `begin` on.
 typedef struct Axis {
     int in, out, begin, count;
     int stride;             // of the rows of `table`
@@ -138,7 +139,8 @@ static double triangle(double distance)
     return height > 0 ? height : 0;
 }
 
-// The triangle's height at each source pixel, divided by the sum of these heights.
+// Fills the table: a weight is the triangle's height at a source pixel, divided by the sum of these
+// heights.
 static void axis_fill(const Axis *axis)
 {
     const double inverse = 1.0 / axis_reach(axis);

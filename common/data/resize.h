@@ -33,5 +33,5 @@ typedef struct Resizer {
     size_t capacity;
 } Resizer;
 
-// out (3, keep.height, keep.width): red, green, blue. pixels->at contains view_needs(view).
+// out (3, keep.height, keep.width): red, green, blue. pixels->at must contain view_needs(view).
 void picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, uint8_t *out);

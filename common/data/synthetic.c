@@ -84,7 +84,7 @@ static void pattern_make(const Job *job, int class)
 
 // --- images --------------------------------------------------------------------------------------
 
-// The position of a pattern in an image, and its strength, of 64.
+// A class's pattern in an image: its shift (y, x), and its strength in 64ths.
 typedef struct Layer {
     int class, y, x, strength;
 } Layer;

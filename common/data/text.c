@@ -50,7 +50,8 @@ static const char *byte_name(int byte)
     return names[byte];
 }
 
-// Fills in the vocabulary, and replaces each byte with its token.
+// Fills in the vocabulary and the names of the tokens, and replaces each byte with its token.
+// Returns the number of different tokens.
 static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
 {
     uint8_t token_of[256] = { 0 };
