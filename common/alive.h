@@ -4,7 +4,7 @@
 // copies. A process that reads heartbeats is called a watcher. The training thread beats as it
 // works, for example at each batch. Before it waits for another rank, for the device or for
 // something outside the program, it marks itself as waiting. The table at the top of watch.c has
-// the limits.
+// the time limits.
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -54,7 +54,8 @@ Alive *alive_pages(int count, int *descriptor);
 void alive_pages_free(Alive *pages, int count);
 // Before exec: the new program's alive_inherit finds page `number` through this descriptor.
 void alive_bequeath(int descriptor, int number);
-// Call it in the new program before it starts threads. False: there is no such page.
+// Call it in the new program before it starts threads. True: heartbeats now go to the page that
+// alive_bequeath named.
 bool alive_inherit(void);
 
 void alive_copy(Alive *to, const Alive *from);
@@ -72,8 +73,8 @@ void alive_wait_end(void);
 // the watcher may print `doing` and `what` ("rank 1 ... has been reading train/1.jpg"). Both must
 // stay valid.
 #define ALIVE_OUTSIDE(doing, what) ALIVE_OUTSIDE_(doing, what, ALIVE_PATIENT)
-// Marks a wait for writing, which has no time limit. Only the main thread's waits count: a
-// different thread's slow write must not hide that the training thread hangs.
+// Marks a wait for writing, which has no time limit. In other threads than the main thread it
+// marks nothing: their slow writes must not hide that the main thread hangs.
 #define ALIVE_WRITING(what) ALIVE_OUTSIDE_("writing", what, ALIVE_ENDLESS)
 #define ALIVE_OUTSIDE_(...)                                                                \
     __attribute__((cleanup(alive_outside_end))) AliveOutside outside_ = { NULL, __VA_ARGS__ }; \
@@ -102,8 +103,8 @@ void alive_watched(void);
 void alive_limits(double timeout, double patience);     // s, 0: no limit
 
 // Writes for example "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648
-// (gradients), in backward, completed". The host does not see when NCCL's calls end; then
-// "completed" is missing.
+// (gradients), in backward, completed". With NCCL, "completed" is usually missing: the host sees
+// only the ends of barriers.
 void alive_progress(const Alive *alive, char *text, int size);
 // The rank for which the others wait, with its times (watch_slowest), or "". Set by rank 0's store.
 void alive_slowest_set(const char *text);

@@ -40,9 +40,9 @@ typedef struct Option {
     bool local;            // may differ between the processes of a run
     bool output;           // ARG_STRING: a file to write, which no other output option may name
     const char *needs;     // another option that this one needs to have an effect, and its value.
-                           // "momentum": any but 0 or no. "schedule step|multistep": one of these.
-                           // "data text:": a value with this beginning. "data not synthetic": any
-                           // other value
+                           // "momentum": any but 0, no or "". "schedule step|multistep": one of
+                           // these. "data text:": a value with this beginning. "data not
+                           // synthetic": any other value
 } Option;
 
 enum { ARGS_MAX = 96 };

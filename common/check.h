@@ -4,8 +4,8 @@
 //   hint: the file is damaged, or not a safetensors file; copy it again
 //
 // Exit statuses: 0 done, 1 something failed, 2 wrong options, 3 the loss or a gradient is not
-// finite, or a rank can decode none of its pictures, 4 the run failed and another process prints
-// why, 128 + the signal: interrupted (130 for Ctrl-C).
+// finite, or a rank can decode none of its pictures, 4 the launcher died, or the run failed and a
+// warning or another process says why, 128 + the signal: interrupted (130 for Ctrl-C).
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>

@@ -6,7 +6,8 @@
 //   state = {k: v for k, v in state.items() if not k.startswith("ddp.")}
 //   torchvision.models.resnet18(num_classes=10).load_state_dict(state)
 //
-// State that PyTorch keeps elsewhere (momentum, epoch, step, ...) is in the same file as ddp.*.
+// State that PyTorch keeps elsewhere (momentum, epoch, step, ...) is in the same file, in tensors
+// named ddp.*.
 // A crash during a save does not damage the previous file.
 #pragma once
 #include "args.h"
@@ -23,7 +24,7 @@ void checkpoint_options(Args *args, CheckpointConfig *config);
 // Exits if these options do not fit together. Call it after args_parse.
 void checkpoint_check_options(const Args *args, const CheckpointConfig *config);
 // The file to resume from, or NULL. For --resume auto it checks whether --save's file is there.
-// Warns if torchrun has restarted a run that then begins at epoch 1 again.
+// Warns if torchrun or launch has restarted a run that then begins at epoch 1 again.
 const char *checkpoint_find(const CheckpointConfig *config);
 
 typedef struct TrainState {
@@ -61,7 +62,8 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                           int64_t steps_per_epoch, Error *err);
 // Makes `saved` the state with which `run` continues. With a different global batch, the epoch
 // continues at the last step that leaves out no sample; samples that are then read twice count
-// twice in `running`. Warns about this, and about a changed number of ranks or virtual ranks.
+// twice in `running`. Warns about a different global batch in mid-epoch, and about a changed number
+// of virtual ranks or, from step 04 on, of ranks.
 void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
                       int64_t steps_per_epoch);
 

@@ -239,7 +239,8 @@ void alive_progress(const Alive *a, char *text, int size)
              section[0] ? ", in " : "", section, collective);
 }
 
-// The file cannot shrink while it is mapped, and alive_inherit recognises it by its seals.
+// These seals keep the pages' file from shrinking while it is mapped. alive_inherit recognises the
+// file by them.
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 Alive *alive_pages(int count, int *descriptor)

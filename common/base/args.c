@@ -222,8 +222,8 @@ static const struct { const char *theirs, *ours; } foreign[] = {
     { "weight-decay", "--wd W" },
 };
 
-// For a name in `foreign`, gives ours; else suggests an option with a common beginning: at least
-// three letters, or its whole name.
+// For a name in `foreign`, gives ours. Else suggests an option if the typed name begins with the
+// option's first three letters, or with the option's whole name.
 static _Noreturn void reject_unknown(const Args *args, const char *typed)
 {
     const char *word = typed + strspn(typed, "-"), *nearest = NULL;

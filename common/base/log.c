@@ -61,7 +61,7 @@ void log_options(Args *args, LogConfig *config)
           .output = true }));
 }
 
-// NULL: this rank writes none. The caller frees it.
+// NULL: this rank writes no metrics. The caller frees the path.
 static char *metrics_path(const LogConfig *config)
 {
     const char *place = config->metrics ? strstr(config->metrics, "%r") : NULL;

@@ -93,7 +93,8 @@ static bool name_of(const char *path, char name[PATH_MAX])
     return true;
 }
 
-// True if `other` is `name`, or is `name` with a rank's number in place of "%r".
+// True if `other` is `name`; if `name` contains "%r", only if `other` has a rank's number in place
+// of "%r".
 static bool stands_for(const char *name, const char *other)
 {
     const char *rank = strstr(name, "%r");

@@ -1,6 +1,7 @@
 // trace.c - the timeline: Chrome's trace format, one event a line.
 //
 //   [
+//   {"ph":"M","pid":0,"tid":0,"name":"process_name","args":{"name":"rank 0"}},
 //   {"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"compute"}},
 //   {"ph":"B","pid":0,"tid":1,"ts":81.250,"name":"forward"},
 //   {"ph":"E","pid":0,"tid":1,"ts":95.125},
@@ -95,9 +96,9 @@ static bool is_of_this_run(int fd, const char *first, size_t length)
            memcmp(there, first, length) == 0;
 }
 
-// The first process of a run empties the file, unless another run is writing it; later ones append.
-// Each keeps its shared lock until it closes the file. Waits up to 3 s, since a killed run may
-// still be ending.
+// The first process of a run empties the file; later ones append. Each keeps its shared lock until
+// it closes the file. Waits up to 3 s for another run's lock, since a killed run may still be
+// ending. False: another run is still writing (errno is EWOULDBLOCK), or a call has failed.
 static bool begin_or_join(int fd, const char *first)
 {
     enum { TRIES = 30, MS = 100 };
