@@ -278,7 +278,7 @@ bool folder_read_ends(const Folder *folder, int file, FileEnds *ends, Error *err
     *ends = (FileEnds){ 0 };
     bool good = size < (int64_t)sizeof *ends ||
                 (read_all(fd, name, ends->first, sizeof ends->first, err) &&
-                 lseek(fd, -(off_t)sizeof ends->last, SEEK_END) >= 0 &&
+                 lseek(fd, size - (off_t)sizeof ends->last, SEEK_SET) >= 0 &&
                  read_all(fd, name, ends->last, sizeof ends->last, err));
     close(fd);
     return good;
