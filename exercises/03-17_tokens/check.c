@@ -1,5 +1,6 @@
-// If SPY is set, prints two numbers in each step. "norm": the norm of the optimizer's gradient. "token":
-// how much a token counts in this rank's gradient, times the number of the rank's tokens with a label.
+// If SPY is set, prints two numbers in each step of SGD. "norm": the norm of the optimizer's gradient.
+// "token": how much a labelled token counts in this rank's gradient, times the rank's number of labels. A
+// rank whose batch has no label prints no "token".
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

@@ -1,10 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# A spy (check.c) prints the norm of each step's gradient. It must be the same for one, two and three ranks with the
-# same samples, and for one process each token with a label must weigh 1 / (number of these tokens).
+# A spy (check.c) prints the norm of each step's gradient, and the weight of a token. The norm must be the same for one,
+# two and three ranks with the same samples. In one process each token with a label must weigh 1 / (number of these
+# tokens).
 # fails with: 2 ranks have the gradients of one process
 export SPY=1
 build --with check.c --wrap loss_cross_entropy --wrap sgd_update
-# Long answers and short ones, so that ranks have different numbers of labels. In the second text, some ranks have none.
+# Long answers and short ones, so that ranks have different numbers of labels. With the second text, a
+# rank's batch sometimes has no label.
 letters=abcdefghijklmnopqrstuvwxyzabcdefgh
 awk -v l=$letters 'BEGIN { for (i = 1; i < 400; i++) printf "%d?%s\n", i, substr(l, 1, i * i % 31) }' >qa.txt
 awk 'BEGIN { for (i = 1; i < 120; i++) printf "%0" 40 + i * i % 60 "d?%c\n", i, 97 + i % 26 }' >few.txt

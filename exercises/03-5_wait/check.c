@@ -1,5 +1,6 @@
-// If SPY is set, slows the network down. When the optimizer begins, prints how many buckets have
-// been sent, how many of them have been averaged, and the most that were on their way at once.
+// If SPY is set, slows messages and averages down, and prints three numbers when the optimizer begins.
+// Since the run began: how many buckets have been sent, how many of them have been averaged, and the
+// most that were on their way at once.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Checks which of 24 images two ranks use in a run, then tests the sampler alone with numbers that do not divide evenly.
+# Checks which of 24 images two ranks use in a run, then tests the sampler alone, also with numbers that do not divide
+# evenly.
 # fails with: rank 1 used 12 images that rank 0 also used
 build
 know_images 24
