@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Rank 1 gets SIGINT during its third step. All ranks must stop after the same step and save; once resumed, the run must
-# end with the weights of an uninterrupted one.
+# Rank 1 gets SIGINT during its third step. Both ranks must stop after the same step. Once resumed, the run must end
+# with the weights of an uninterrupted one. No message may be added.
 # fails with: both ranks stop after the same step
 build --with check.c --wrap comm_all_reduce --wrap sgd_update
 same=(--timeout 4)

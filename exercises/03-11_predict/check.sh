@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Compares the predictions in answers.txt with runs of the finished step.
+# Compares the predictions in answers.txt with runs of steps 01 and 03, and the fourth with a formula.
 # fails with: 1. the global batch of 3 ranks with 8 images each
 build
 answer() { sed -n "s/^$1[a-z0-9_]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt"; }

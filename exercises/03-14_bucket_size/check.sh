@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Computes the time of a step for each bucket size instead of measuring it. The bytes of each layer come from a run. The
-# delays are the program's own: 10 ms per layer, 10 ms per message, and the bytes at 60 MB/s.
+# Computes, for each bucket size, the time from the start of backward to the end of the last message. The bytes of each
+# layer come from a run. The delays are the program's own: 10 ms per layer, 10 ms per message, and the bytes at 60 MB/s.
 # fails with: 1. the best bucket size
 answer() { sed -n "s/^$1[a-z0-9_.]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]'; }
 is() { echo "your answer: $(answer "$1")"; [ "$(answer "$1")" = "$2" ]; }
@@ -8,7 +8,7 @@ build --with check.c --wrap ddp_new --wrap slow_ready
 export RECORD=1
 learner one 2 --arch resnet18 -b 2 --max-steps 1 --slow-network 60
 
-# step_time MIB: prints "438 9 31 0.8": total ms, messages, ms after backward, MB of the last message
+# step_time MIB: prints "445 8 35 1.5": total ms, messages, ms after backward, MB of the last message
 step_time()
 {
     awk -v bucket="$(awk "BEGIN { print $1 * 1048576 }")" '

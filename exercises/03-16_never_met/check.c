@@ -1,4 +1,4 @@
-// Rank 0 prints how many of the values that it passes to each all-reduce of f32 come after the gradients.
+// Rank 0 prints by how much the count of each all-reduce of f32 exceeds the number of gradients.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

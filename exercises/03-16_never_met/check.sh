@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two and three ranks must learn what one process learns, also with AdamW: with SGD, a mean of weights looks right. A
-# run that is interrupted and resumed must end with the weights of an uninterrupted one, and the ranks must send as many
-# messages as in the finished step.
+# Two and three ranks must learn with AdamW what one process learns: with SGD, tried with two, a mean of weights looks
+# right. A run that is stopped and resumed must end with the weights of an uninterrupted one. The ranks must send as
+# many messages as in the finished step, with the spare floats after the gradients.
 # fails with: 2 ranks learn what one process learns with adamw
 build --with check.c --wrap model_new --wrap comm_all_reduce
-# learns N OPTIM OPTION...: claims that N ranks have the losses of one process with all their images
+# learns N OPTIM OPTION...: claims that the mean losses of N ranks are those of one process with all their images
 learns()
 {
     local n=$1 optim=$2 same=(--train-samples 288 --seed 5 --optim "$2" "${@:3}") rank
