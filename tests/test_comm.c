@@ -139,7 +139,7 @@ static void try_collectives(Rank *r, int root)
         try_pairs(r);
 }
 
-// comm_bytes also counts the bytes of ranks that only receive.
+// comm_bytes counts the bytes of a call also on ranks that only receive.
 static void count_bytes(Rank *r)
 {
     comm_all_reduce(r->comm, r->stream, r->mine, 101, COMM_F16);
@@ -182,7 +182,7 @@ static uint64_t hash_of(const void *memory, size_t bytes)
     return hash;
 }
 
-// Rounded sums depend on the order of addition.
+// Rounded sums depend on the order of addition. So this order must be the same on all ranks and in all calls.
 static int same_bits(void *arg, const World *world)
 {
     enum { COUNT = 300007 };

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# comm_bench starts its own ranks, or is one rank that a launcher started.
+# comm_bench starts its own ranks, or is one rank (-n 0), started by a launcher or alone. tools/network.sh explains its
+# numbers.
 . "$SRC/tests/test.sh"
 bench=$BUILD/comm_bench
 

@@ -1,5 +1,5 @@
-// test_comm_fails.c - ranks that die, and strangers (other programs that connect): which rank prints what, and how
-// soon all ranks end.
+// test_comm_fails.c - ranks that die, and strangers (other programs that connect): which rank prints what. After
+// a death, the other ranks must not end too soon.
 // ctest: SANITIZERS asan
 #include "../tools/ranks.h"
 #include "check.h"

@@ -26,8 +26,8 @@ for n in 2 3; do
 done
 
 # strike NAME forked|launched N [VARIABLE=VALUE...]: resumes a run with N ranks, with the fault that the variables
-# describe (see crash.c). Leaves the exit status in NAME/status, the pid of the process with the fault in NAME/struck,
-# and the seconds from the fault to the end in NAME/took.
+# describe (see crash.c). Leaves the exit status in NAME/status and the seconds from the fault to the end in NAME/took.
+# NAME/struck contains the id of the process that the fault hits, or minus the id of the process group.
 strike()
 {
     local name=$1 how=$2 n=$3 begun=$EPOCHREALTIME status words
@@ -83,8 +83,8 @@ continues()
     so "a temporary file is left: $(ls "$1")" not compgen -G "$1/*tmp*"
 }
 
-# The text in the timeline or the store at which to strike. "compare" strikes at its second time, because weights are
-# also compared at the start.
+# The text in the timeline at which to strike; born: when the rank is forked. "compare" strikes when its text appears
+# for the second time, because weights are also compared at the start.
 declare -A moment=(
     [born]='' [meet]='"name":"meet the other ranks"' [broadcast]='"name":"broadcast ' [forward]='"name":"forward"'
     [backward]='"name":"backward"' [all_reduce]='"name":"all_reduce ' [optimizer]='"name":"optimizer"'
@@ -178,7 +178,7 @@ for what in meet all_reduce save; do
     at_most 2 orphans orphans-$what 2 0 $what
 done
 
-# A stopped rank mostly waits for --timeout, so more of these cases can run at once.
+# A case with a stopped rank mostly waits for --timeout, so more of these cases can run at once.
 at_most 8 stops stop-2-meet 3 2 meet
 at_most 8 stops stop-0-all_reduce 2 0 all_reduce
 at_most 8 stops stop-0-save 2 0 save

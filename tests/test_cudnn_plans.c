@@ -2,7 +2,7 @@
 // without a GPU. ctest: TIMEOUT 240 BACKENDS cuda SANITIZERS none
 //
 // cuDNN can make plans from the description of a device, so this test requests the plans that the CUDA backend will
-// request there, with the same functions and rules. It cannot show that a plan computes the right result.
+// request on such a device, with the same functions and rules. It cannot show that a plan computes the right result.
 #include "test.h"
 
 #include "check.h"
@@ -54,7 +54,7 @@ static cudnnBackendDescriptor_t profile_new(const DeviceFacts *d)
     return profile;
 }
 
-// cuDNN 9.27 makes no plans without the driver's library. Where that is missing, no_driver.c takes its place.
+// From 9.27 on, cuDNN makes no plans without the driver's library. Where that is missing, no_driver.c takes its place.
 static void load_driver(void)
 {
     char path[4096];
@@ -118,7 +118,7 @@ static void want_network(const char *arch, int channels, int size, int batch, cu
     }
 }
 
-// every_batch: also small and odd ones, down to a single image.
+// every_batch: besides batches of 256 images, also batches of 80, 3 and 1.
 static void want_all(cudnnDataType_t dtype, bool every_batch)
 {
     static const struct {
@@ -183,7 +183,8 @@ TEST(every_convolution_has_a_plan_on_every_gpu)
     }
 }
 
-// More than 90 % of the 16-bit plans must use tensor cores. f32 plans may use them only with tf32.
+// More than 90 % of the 16-bit plans must use tensor cores. f32 plans may use them only with tf32,
+// and then at least one must.
 TEST(plans_use_tensor_cores)
 {
     load_driver();

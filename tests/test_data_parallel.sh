@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 02_data_parallel has the losses and weights of 01_single_gpu, up to rounding, on one to four devices.
+# With LeNet, 02_data_parallel has the losses and weights of 01_single_gpu, up to rounding, on any number of devices.
 #
 # ctest: PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check
@@ -40,9 +40,9 @@ check "two devices by default" grep -q 'device 1: [0-9]* MiB (peak)' output
 expect 0 "device 0: " train 02_data_parallel --arch lenet --devices 0,2 --epochs 1 --max-steps 1
 check "two devices from a list" grep -q 'device 2: [0-9]* MiB (peak)' output
 
-# --shared-link counts all bytes, even of gradients that a CPU reads in place. A step sends each copy 62006 weights and
-# receives as many gradients (and some padding). The link also carries all images but the first device's, and for each
-# of them 10 logits and 10 gradients.
+# --shared-link counts all bytes, even of gradients that a CPU reads in place. In each step, every device but the
+# first receives 62006 weights and sends as many gradients (and some padding). The link also carries all images but the
+# first device's, and for each of them 10 logits and 10 gradients.
 for n in 2 3; do
     expect 0 "" train 02_data_parallel --arch lenet --devices $n --shared-link 20 --max-steps 1
     rows=$((10 - (10 + n - 1) / n))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
 # ./ddp data: from any archive, either the complete, correct data set is installed or data/ does not change. If
-# $DDP_CIFAR10 names the real archive (.tar.gz or .tar.xz), it is also installed.
+# $DDP_CIFAR10 names the real CIFAR-10 (a .tar.gz, a .tar.xz or a folder), CIFAR-10 is also installed.
 . "$SRC/tests/test.sh"
 
 package=/usr/share/datasets/fashion-mnist

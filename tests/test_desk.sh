@@ -25,7 +25,8 @@ printf '#!/bin/sh\n[ "$1" != --version ] || exec %s --version\n' "$(type -P cmak
 chmod +x bin/cmake
 export PATH=$PWD/bin:$PATH NO_COLOR=1 OMP_NUM_THREADS=1
 
-# desk HOST_OPTIONS: the second machine types what the first has printed.
+# desk HOST_OPTIONS: node1 runs `./ddp run 04 --host HOST_OPTIONS`. node2 runs the command that node1 has printed, after
+# the sed script $edit has changed it.
 desk()
 {
     local status=0 first

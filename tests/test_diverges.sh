@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# Ranks that call different collectives, and a loss or gradient that is not finite: all ranks end together, a line
-# names the reason, and nothing is saved. An evaluation that takes longer than --timeout is not an error.
+# Ranks that call different collectives or have different weights, and a loss or gradient that is not finite: all ranks
+# end together, and a line names the reason. After a loss or gradient that is not finite, nothing is saved. An
+# evaluation that takes longer than --timeout is not an error.
 # shellcheck disable=SC2016  # words in single quotes are C
 . "$SRC/tests/test.sh"
 train=$BUILD/03_ddp_fork/train
@@ -37,7 +38,7 @@ done <<'END'
 3 100
 END
 
-# One gradient of one rank is NaN. A run looks for that only in steps that print a line (-p).
+# One gradient of one rank is NaN. A run looks for that in steps that print a line (-p), and before it saves.
 check "bad: builds" build_with bad 03_ddp_fork \
     ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
 for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collectives"; do
@@ -51,7 +52,7 @@ fails 3 ./bad -n 2 -p 100 --save nan.st --max-steps 14
 says "at or before step 14; nothing has been saved"
 check "nothing saved" not compgen -G 'nan.st*'
 
-# Without the check for finite gradients, no later step changes the weights of any rank.
+# Even in a run that continues, a step with a NaN gradient changes the weights of no rank.
 check "blind: builds" build_with blind 03_ddp_fork \
     ddp.c "$reduce" "$(from '>= 13') if (now) grads[7] = 0.0f / 0.0f; $reduce" \
     train.c "if (stats.not_finite > 0 || stats.bad_gradients > 0)" "if (0)"

@@ -18,8 +18,8 @@ for file in task.md change.patch check.sh; do
     check "each exercise has $file" each_has $file
 done
 
-# From the exercise's step on, the first README that shows at least a quarter of its solution's lines must say "Stop. Do
-# 03-1 now." before the first of them.
+# For each exercise, looks for the first README, from the exercise's step on, with at least a quarter of the solution's
+# lines. Before the first of these lines, the README must say (for exercise 03-1) "Stop. Do 03-1 now.".
 solution_lines()
 {
     if [ -f "$1/solution.patch" ]; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400
 # 07 on simulated GPUs (fake_cuda/fake.h), in each number type. Steps that are recorded and replayed must give
-# bit-identical weights to steps launched one by one, on one rank and on two. With the same batches, two ranks must
+# bit-identical weights to steps that are not recorded, on one rank and on two. With the same batches, two ranks must
 # agree with one up to rounding. An epoch has four full batches and a short one, and both sizes are replayed.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/fake.sh"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
 # A language model in all programs: a killed run of 04 ends with the same weights, 07's numbers do not depend on the
-# number of ranks, and ./ddp say prints its text. Options that do not fit the model or the text are refused.
+# number of ranks, and the program of ./ddp say prints text. Options that do not fit the model or the text are
+# refused.
 # shellcheck disable=SC2317  # expect calls functions
 . "$SRC/tests/test.sh"
 one=$BUILD/01_single_gpu/train

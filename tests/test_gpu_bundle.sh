@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 400
-# The bundle for GPU machines is packed and unpacked elsewhere. It must have every library but NVIDIA's and the
+# The bundle for GPU machines is packed, and then unpacked elsewhere. It must have every library but NVIDIA's and the
 # system's, report a missing GPU, and tell passed tests from failed ones.
 # shellcheck disable=SC2016,SC2153,SC2317  # words in single quotes are for another sh; expect calls bundle
 . "$SRC/tests/test.sh"
@@ -35,7 +35,7 @@ strange=$(while read -r name path; do
 done <"$TMP/output" | grep -vE '^(lib(c|m|dl|rt|pthread|cap|resolv|util)|ld-linux[a-z0-9-]*)\.so\.[0-9]+ ')
 check "no other library is missing: ${strange:-none}" test -z "$strange"
 
-# NVIDIA's libraries are searched in pip's packages before the system's.
+# NVIDIA's libraries are taken from pip's packages if they are there, else from the system.
 nccl=$(sed -n 's/^libnccl.so.2 //p' "$TMP/output")
 mkdir -p "$TMP/site/nvidia/nccl/lib" "$TMP/broken"
 ln -s "$(readlink -f "$nccl")" "$TMP/site/nvidia/nccl/lib/libnccl.so.2"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 400
-# Before ./ddp run trains on GPUs, it compares their numbers with the CPU's. Here the stand-in for CUDA simulates a
-# GPU that works, computes wrong numbers, hangs, crashes or has no memory.
+# If no verdict on a GPU is stored, ./ddp run compares the GPU's numbers with the CPU's before it trains there. Here the
+# stand-in for CUDA simulates a GPU that works, computes wrong numbers, hangs, crashes or has no memory.
 # shellcheck disable=SC2016  # a $ in single quotes is for a pretended command
 . "$SRC/tests/test.sh"
 build=${BUILD%/*}
@@ -57,7 +57,7 @@ check "the doctor shows the verdict" grep -qE "^(✓|ok)  GPU check +the losses"
 pretend nvidia-smi "${smi/DRIVER/2.0}"
 expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
 
-# fails WHY FAILURE: a run on a new machine prints WHY and trains on the CPU. The verdict is kept.
+# fails WHY FAILURE: a run with a new driver prints WHY and trains on the CPU. The verdict is kept.
 new=10
 fails()
 {
@@ -72,7 +72,7 @@ fails()
 fails "GPU check failed: wrong numbers: GPU 0, f32, first step: " numbers
 fails "GPU check failed: the check crashed (SIGSEGV)" crash
 expect 1 "no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" ./ddp doctor --gpu
-# The machine may have been busy, so the next run checks again.
+# After a check without an answer in time, or without memory, the next run checks again: the GPU may have been busy.
 pretend nvidia-smi "${smi/DRIVER/20}"
 expect 0 "GPU check failed: no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" \
     ./ddp run 01 "${tiny[@]}"

@@ -186,7 +186,7 @@ TEST(config_event)
     EXPECT_HAS(text, "\"options\":{\"data_set\":\"auto\"}}\n");
 }
 
-// Left by a kill, or by a full disk.
+// A kill or a full disk can leave half a line.
 TEST(a_resumed_run_removes_half_a_line)
 {
     static const char *const there[] = { "", "{\"event\":\"a\"}\n", "{\"event\":\"a\"}\n{\"ev", "{\"ev" };

@@ -64,7 +64,7 @@ static Progress pass(Model *model, const float *images, const float *final)
     seed_backward(model, 4);
     model_backward(model, on_ready, &p);
     EXPECT_EQ_INT(p.next, model->grad_count);
-    // 20 convolutions and fc; 20 norms, if they do not come with the convolution before them
+    // 20 convolutions and fc. The 20 norms come alone, or with the layer before them in the order of backward.
     EXPECT_EQ_INT(p.calls, 20 + 1 + (ops_beside ? 0 : 20));
     return p;
 }
@@ -94,7 +94,8 @@ static int64_t taps_on_pixels(int size, int kernel, int stride, int pad)
     return count;
 }
 
-// Kernel taps that never meet a pixel are dead. Only layer4 can have some; its first convolution halves the image.
+// Kernel taps that never meet a pixel are dead. In images of 32 pixels or more, only layer4 can have some. Its first
+// convolution halves the image.
 static void check_gradients_of(int size)
 {
     Model *model = open_model("resnet18", 3, size, 1);
@@ -114,7 +115,7 @@ TEST(weights_on_padding_have_no_gradient)
     check_gradients_of(64);
 }
 
-// In evaluation, rows are independent: 5 of 8 images give the same logits in a batch of 5.
+// In evaluation, rows are independent: 5 of 8 images give the same logits in a batch of 5, up to rounding.
 static void check_tail(const char *arch, int channels, int size)
 {
     Model *model = open_model(arch, channels, size, 8);
