@@ -2,8 +2,8 @@
 # arm64.sh [REGEX] - compiles the CPU backend for arm64 with Debian's cross compiler, and runs most C tests under
 # qemu; with REGEX, only those whose names match. `./ddp test` does not run it, because emulation is slow.
 #
-# Debian's arm64 libraries are unpacked in build/arm64/root; nothing is installed. MARCH chooses other instructions:
-# MARCH=armv8.4-a+sve has vectors of any width.
+# Debian's arm64 libraries are unpacked in build/arm64/root; nothing is installed. The environment variable MARCH
+# chooses the instruction set: with MARCH=armv8.4-a+sve, vectors have no fixed width.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"

@@ -6,7 +6,8 @@
 
 ${CC:-cc} -shared -fPIC -O1 -o "$TMP/fault.so" "$SRC/tests/shim/fault.c" || exit 1
 
-# Calls before the first one for a temporary file do not count, nor do lock files. Repeated calls count once.
+# Calls before the first unlink of a temporary file do not count, nor do calls for lock files. Calls repeated in a row
+# count once.
 replaces()
 {
     local folder=$1 name

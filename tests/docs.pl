@@ -1,6 +1,7 @@
-# docs.pl ROOT BUILD - checks the documents below ROOT: each link leads somewhere, and the commands, options, files,
-# exercises and functions that they name exist. BUILD contains 01_single_gpu/train; --help lists the options. Prints what
-# is wrong, then how much was checked; the exit status is 1 if anything is wrong.
+# docs.pl ROOT BUILD - checks the documents below ROOT: each link to a file or heading leads somewhere, web addresses
+# are well formed, and the commands, options, files, exercises and functions that they name exist. BUILD contains
+# 01_single_gpu/train; the --help of the programs there lists their options. Prints what is wrong, then how much was
+# checked; the exit status is 1 if anything is wrong.
 #
 # docs.pl --commands ROOT - lists the documents' commands for test_readme_runs.sh: see list_commands.
 #
@@ -52,7 +53,7 @@ sub learn_options
     }
 }
 
-# Is it, or does it contain, a placeholder such as STEP?
+# True if the word contains a placeholder, such as STEP or <file>.
 sub stands_for
 {
     my $word = shift;
@@ -217,7 +218,8 @@ sub check_document
 
 # --- commands to run ------------------------------------------------------------------------------------------------
 
-# Is this a command to type, and not just a program's name? In a block, a command may be a single word.
+# True for a command to type, false for a mere program's name. In a block, ./ddp or a path may stand alone; in a span,
+# only a step's program such as build/cpu/01_single_gpu/train.
 sub is_command
 {
     my ($code, $in_block) = @_;

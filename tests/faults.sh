@@ -6,11 +6,12 @@
 #   Caught by: the tests that notice it, best first (names as in ctest)
 #
 #   faults.sh list              the faults, by area
-#   faults.sh prove [NAME...]   applies each fault (all) to a copy of the sources and runs the tests that it names,
-#                               until one fails
+#   faults.sh prove [NAME...]   applies each fault (default: all) to a copy of the sources and runs the tests that it
+#                               names, until one fails
 #   faults.sh prove --sample N  the same for N faults; a checksum of the sources chooses them
 #
-# The area cuda needs CUDA's libraries but no GPU, because its tests run on the stand-in; without them it is skipped.
+# The faults of the area cuda need a build with the cuda backend, but no GPU: their tests run on simulated GPUs. Without
+# that backend, these faults are left out, unless they are named.
 #
 # FAULTS_WORK: a folder for the copy and its build, which is kept; default: a temporary one.
 set -euo pipefail
@@ -49,7 +50,7 @@ copy()
         { cat "$work/log"; die "the copy cannot be configured"; }
 }
 
-# Keeps the patch that is applied to the copy, so that a later run can revert it.
+# Applies a patch to the copy, and keeps the patch, so that a later run can revert it.
 put() { patch -s -p1 --no-backup-if-mismatch -d "$work/tree" <"$1" >"$work/log" 2>&1 && cp "$1" "$work/applied"; }
 take_back()
 {
@@ -67,7 +68,7 @@ sample()
     done | sort | head -n "$1" | sed 's/.* //'
 }
 
-# ninja's targets for these tests: programs, and the programs that scripts name.
+# ninja's targets for these tests: C tests, the programs that scripts name, or all.
 make_targets()
 {
     local test source

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh PROGRAM - lets libFuzzer search for 4 s from a copy of the corpus. Prints inputs that crash in base64.
+# fuzz.sh PROGRAM - lets libFuzzer search for 4 s from a copy of the corpus. Prints, in base64, the inputs that
+# fail.
 set -u
 program=$1
 if [ ! -x "$program" ]; then

@@ -1,7 +1,7 @@
-// gpu_shim.c - uses CUDA and NCCL as textbook programs do, and checks the results. It also compiles with NVIDIA's
-// headers.
+// gpu_shim.c - uses the CUDA and NCCL of exercises/gpu as textbook programs do, and checks the results. It also
+// compiles with NVIDIA's headers.
 //
-//   gpu_shim RANK RANKS FILE SCENARIO      FILE: through which rank 0 passes NCCL's id to the others
+//   gpu_shim RANK RANKS FILE SCENARIO      rank 0 passes NCCL's ids to the others in FILE.1, FILE.2, ...
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <stdint.h>
@@ -68,7 +68,8 @@ static cudaStream_t new_stream(unsigned flags)
 static void sleep_ms(void *ms) { usleep((useconds_t)(1000 * (intptr_t)ms)); }
 static void set_to_7(void *number) { *(float *)number = 7; }
 
-// New memory holds NaN. A copy on the default stream waits for other streams. Pageable memory may be reused at once.
+// New memory holds NaN in exercises/gpu. A copy on the default stream waits for all streams but non-blocking ones.
+// Pageable memory may be reused at once.
 static void test_cuda(void)
 {
     float *host, pageable[4] = { 1, 2, 3, 4 }, *gpu = on_gpu(16), *other = on_gpu(16);
@@ -168,7 +169,7 @@ static void test_collectives(cudaStream_t stream)
     MUST(cudaFree(b));
 }
 
-// On two streams and two communicators, without a group.
+// Pairs of ranks send on one stream and receive on another, by two communicators in turn, without a group.
 static void test_pairs(const char *file)
 {
     ncclComm_t second = new_comm(file, 2);

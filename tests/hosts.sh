@@ -9,8 +9,8 @@
 #   hosts.sh cut HOST             unplugs its cables; join HOST plugs them in again
 #   hosts.sh agent HOST WORDS...  replaces ssh: mpirun --mca plm_rsh_agent "hosts.sh agent" -H node1,node2
 #
-# Each host has eth0 (10.77.0.11, ...), eth1 (10.78.0.11, ...) and, as a trap, docker0 with the same address everywhere.
-# They share the disk and /dev/shm. A host is a sleeping process in its own namespaces.
+# Each node has eth0 (10.77.0.11, ...), eth1 (10.78.0.11, ...) and, as a trap, docker0 with the same address everywhere.
+# They share the disk and /dev/shm. A node is a sleeping process in its own namespaces.
 set -u
 self=$(readlink -f "$0")
 

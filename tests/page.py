@@ -156,7 +156,7 @@ def over_http(wanted):
     run.expect_gone()
 
 
-# As a person sees it, in a window of 1366 x 768: the lanes in a row, every text and button in full.
+# True if the page needs no scrolling, no text or button is cut off, and the footer is less than 45 pixels high.
 FITS = ("document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight &&"
         "[...document.querySelectorAll('header div, .rank')].every(e => e.scrollWidth <= e.clientWidth &&"
         "e.scrollHeight <= e.clientHeight + 1) && document.querySelector('footer').clientHeight < 45")

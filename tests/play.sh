@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154
-# play.sh - for tests whose ranks do not train but follow rules: tests/tool_rank.c. The test sets $launch and $rank to
-# the two programs. Output is in $TMP/output.
+# play.sh - for tests whose ranks do not train but follow rules: tests/tool_rank.c. The test sets $launch to
+# 04's launch, and $rank to tool_rank. Output is in $TMP/output.
 ulimit -c 0
 unset DDP_TOKEN OMP_NUM_THREADS GOMP_SPINCOUNT OMP_WAIT_POLICY
 

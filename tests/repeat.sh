@@ -4,7 +4,7 @@
 #
 #   time, system, commit, busy loops, seconds, tests passed, tests skipped, failed tests
 #
-# The complete output of a run with failures is kept beside it.
+# The complete output of a run with failures is kept in runs/.
 set -euo pipefail
 root=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/..")
 [[ ${1:-} =~ ^[0-9]+$ && ${2:-0} =~ ^[0-9]+$ ]] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh SECONDS COMMAND... - runs one test, and ends with its exit status. The test gets its own scratch
-# directory, $TMP, which is deleted afterwards. It fails if it takes longer than SECONDS, or if it leaves
-# a process or a file in /dev/shm.
+# directory, $TMP, which is deleted afterwards. A test that takes longer than SECONDS is ended, and fails. A
+# status of 0 becomes 1 if the test leaves a process, or a file in /dev/shm.
 set -u
 limit=$1
 shift
@@ -31,13 +31,14 @@ stop_left()
     done
 }
 
-# Without the files that test_run.sh leaves on purpose, and those that LLVM's OpenMP leaves for killed processes.
+# Lists the files in /dev/shm, without those that test_run.sh leaves on purpose. Killed processes leave files of LLVM's
+# OpenMP; these are left out, too.
 list_shm()
 {
     find /dev/shm -mindepth 1 -maxdepth 1 ! -name "${SHM_OF_OTHERS-ddp-test-run-*}" \
         ! -name '__KMP_REGISTERED_LIB_*' -printf '%f\n' 2>/dev/null | sort
 }
-# New files that no process has open: files of other tests are open.
+# New files that no process has open or mapped. The files of other tests are open or mapped.
 left_shm()
 {
     local file

@@ -298,8 +298,8 @@ typedef struct Judgement {
     int tensors, by_float64;    // tensors compared; of these, left to the float64 rule
 } Judgement;
 
-// A tensor passes if its distance from PyTorch's float32 is at most 1e-3 of its largest entry, or
-// if its distance from float64 is at most twice that of PyTorch's float32 (`far`).
+// A tensor of finite numbers passes if its distance from PyTorch's float32 is at most 1e-3 of PyTorch's
+// largest entry, or if its distance from float64 is at most twice that of PyTorch's float32 (`far`).
 static inline void tensor_compare(const StFile *file, const char *kind, const char *name,
                                   const float *ours, int64_t count, double far, Judgement *verdict)
 {

@@ -2,7 +2,7 @@
 # test.sh - functions for the tests that are scripts, test_*.sh. They run in $TMP:
 #
 #   . "$SRC/tests/test.sh"
-#   expect 2 "there is no step '09'" ./ddp run 09
+#   expect 2 "there is no step '09'" "$SRC/ddp" run 09
 #   check "the file is there" test -f "$TMP/out"
 #   test_done
 set -u
@@ -53,7 +53,7 @@ not() { ! "$@"; }
 # is VALUE WANTED: for check, both are the same, and not empty.
 is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 
-# until_so SECONDS COMMAND...: repeats the command until it succeeds. The SECONDS only end a hang.
+# until_so SECONDS COMMAND...: repeats the command until it succeeds. Fails after SECONDS, which only end a hang.
 until_pause=0.05
 until_so()
 {
@@ -78,7 +78,7 @@ near()
         END { exit bad || NR == 0 }'
 }
 
-# put_in FILE FROM TO: FROM must be in exactly one line of the file.
+# put_in FILE FROM TO: replaces FROM by TO in the file. FROM must be in exactly one line.
 put_in()
 {
     [ "$(grep -cF -- "$2" "$1")" = 1 ] || { echo "$1: not exactly one line contains: $2"; return 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300 PROCESSORS 2
-# 05: mixed precision, a loss scale on which all ranks agree, gradient accumulation, clipping, 16-bit messages. Options
-# that must not change the result are compared bit by bit.
+# 05: mixed precision, a loss scale on which all ranks agree, gradient accumulation, clipping, 16-bit messages. Where
+# nothing may change, weights are compared bit by bit. Where sums are rounded differently, there is a tolerance.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 step=$BUILD/05_ddp_amp
@@ -59,7 +59,8 @@ older=$BUILD/04_ddp_launcher
 expect 0 "weight hash: " "$older/launch" --nproc-per-node 2 -- "$older/train" "${lenet[@]}"
 before=$(hash_of)
 check "off: the weights of step 04" is "$(hash_with 2 --amp off)" "$before"
-# A power of two costs bf16 no precision, and gradients are clipped after the scale is divided out.
+# A loss scale that is a power of two costs bf16 no precision. Gradients are clipped after the scale is divided out. So
+# the weights must be the same.
 clipped=$(hash_with 2 --amp bf16 --clip-norm 0.25)
 check "clipping changes something" [ "$clipped" != "$(hash_with 2 --amp bf16)" ]
 scaled_alike() { is "$(hash_with 2 --amp bf16 --clip-norm 0.25 --loss-scale 4096)" "$clipped"; }
@@ -143,7 +144,7 @@ expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --save new.st --resume
 expect 0 "== resumed: new.st" "$older/train" "${lenet[@]}" --max-steps 12 --resume new.st
 expect 0 "== test: " "$train" -e --resume new.st "${lenet[@]}" --amp bf16
 
-# from CONDITION: in rank 1, messages whose number meets CONDITION contain an infinity.
+# from CONDITION: prints C code. In rank 1 it puts an infinity into messages whose number (from 1) meets CONDITION.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; if (comm_rank(comm) == 1 && ++messages $1) grads[7] = 1.0f / 0.0f; $reduce"; }
 

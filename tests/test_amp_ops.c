@@ -1,5 +1,5 @@
 // The operations for mixed precision: the loss in several calls, the loss scale, the gradients' norm and clipping, the
-// updates, conversion to 16 bits and back. Each is compared with a plain computation in double.
+// updates, conversion to 16 bits and back. Norms and updates are compared with plain computations in at least double.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 #include "arrays.h"
@@ -81,7 +81,8 @@ static void loss_in_parts(const Batch *b, Scalars *scalars, Stats *stats)
         part_loss(b, from, scalars, stats, true);
 }
 
-// Wanted: b's gradients times `scale` (0: any gradients), and b's statistics, added to those of `before` (NULL: none).
+// Wanted: b's gradients times `scale` (0: any gradients), and b's statistics. The totals also include `before` (NULL:
+// no batch).
 static void expect_batch(const char *what, const Batch *b, const Batch *before, double scale,
                          const Stats *there)
 {
@@ -102,7 +103,8 @@ static void expect_batch(const char *what, const Batch *b, const Batch *before, 
            (long long)s.count, (long long)s.batch_correct1, (long long)s.correct1);
 }
 
-// Parts of 16, 16 and 5 rows. A first part without labels must not count the previous batch again.
+// A batch in parts of 16, 16 and 5 rows, then one of 16 and 5. If the second batch's first part has no labels, the
+// first batch must not be counted again.
 TEST(a_loss_in_parts)
 {
     for (int unlabelled = 0; unlabelled <= PART; unlabelled += PART) {
@@ -209,7 +211,7 @@ TEST(the_loss_scale_adapts)
 enum { SCALED = 1031 };
 
 // Scales gradients in two pieces, as buckets are, the second first. odd: the value of one gradient;
-// bad: this value is no longer finite when it is scaled.
+// bad: the result for this gradient is not finite.
 static void check_scale(Stream *stream, float loss_scale, float factor, double odd, bool bad)
 {
     float *grads = random_floats(SCALED, 7, loss_scale);

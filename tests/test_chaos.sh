@@ -2,8 +2,9 @@
 # Chaos: at random moments a random rank, its launcher or mpirun is killed or stopped, or a host is cut off. The ranks
 # must end in time. A loop restarts dead launchers. In the end the weights must be those of an undisturbed run.
 #
-#   CHAOS_SEED=4711     the same faults in the same order, at about the same moments
-#   CHAOS_EVENTS=200    number of faults (12), about 4 s each. Run it through run.sh with enough time:
+#   CHAOS_SEED=4711     the same random numbers: mostly the same faults, at about the same moments
+#   CHAOS_EVENTS=200    number of faults (12), about 4 s each; each launcher but slurm has a part of them. Run the test
+#                       through run.sh with enough time:
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
 #   CHAOS_ARENAS="fork launch mpirun hosts"     the launchers to test; or slurm, alone
 #

@@ -18,7 +18,7 @@ typedef struct Run {
 
 static OptimConfig config;
 
-// Each tensor has different numbers, so that a mix-up shows.
+// The buffers and the optimizer's numbers differ for each tensor, so that a mix-up shows.
 static Run new_run(const char *arch, int channels, int classes, int seed)
 {
     int size = channels == 3 ? 32 : 28;
@@ -402,8 +402,8 @@ TEST(a_diverged_run_is_not_saved)
 
 // --- resuming ------------------------------------------------------------------------------------
 
-// Saved after `step` steps of epoch 4 with a global batch of 256. 0 ranks: one process. `batch`, `steps`: of the
-// resumed run.
+// Saved after `step` steps of epoch 4 with a global batch of 256. 0 ranks: one process. `batch`, `steps`: the
+// resumed run's global batch, and its steps per epoch.
 static const struct {
     int saved_ranks, step, ranks, batch, steps, seed;
     int next;                   // the step of epoch 4 at which it resumes; -1: refused

@@ -1,5 +1,5 @@
-// fuzz_checkpoint.c - libFuzzer target: the checkpoint reader must refuse any bytes with a reason, or
-// return tensors with different names that fill the file without gaps.
+// fuzz_checkpoint.c - libFuzzer target: whatever the bytes are, the checkpoint reader must give a reason to
+// refuse them, or return tensors with different names that fill the file after its header without gaps.
 #include "check.h"
 #include "checkpoint/safetensors.h"
 #include <stdlib.h>

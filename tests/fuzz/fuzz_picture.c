@@ -1,5 +1,6 @@
 // fuzz_picture.c - libFuzzer target for pictures. The reader must refuse a picture, or decode all
-// pixels that a random crop and the centre crop need, within the memory limits of picture.h.
+// pixels that a random crop and the centre crop need. No allocation may be much larger than the limits of
+// picture.h allow. Of a picture with more than 2^20 pixels, only the size is read.
 #include "data/resize.h"
 #include "fuzz.h"
 

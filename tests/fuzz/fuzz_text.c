@@ -1,5 +1,6 @@
 // fuzz_text.c - libFuzzer target: the input's first byte chooses the length of a window, and whether the
-// rest, a text, is a list of words. Unless the text is refused, each token must stand for its byte.
+// rest, a text, is a list of words. Unless the text is refused, each token must stand for its byte, or,
+// in a list of words, for a letter or a newline.
 #include "data/formats.h"
 #include "fuzz.h"
 

@@ -10,7 +10,7 @@
 //                       or "kill": SIGKILL before the call; or "torn": half of a write, then SIGKILL;
 //                       or "slow": delay this and all later calls by 0.3 s, except unlink, which
 //                       runs at once and then takes 0.5 s: time for other threads to interfere
-//   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp-1 4096"
+//   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp 4096"
 //                       (of stat only with FAULT_CALL=stat)
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -75,7 +75,7 @@ static void take_time(int ms)
         ;
 }
 
-// Logs a watched call and decides what happens to it. Sets errno for FAIL.
+// Logs a watched call, and may delay it or kill the process. Returns what the call must do; sets errno for FAIL.
 static Verdict judge(const char *call, const char *path, long long bytes)
 {
     const char *only = getenv("FAULT_CALL"), *at = getenv("FAULT_AT"), *what = getenv("FAULT_DO");

@@ -1,7 +1,7 @@
-// slow.c - simulates a slow file server. Preloaded into a program (LD_PRELOAD), it delays open and read:
+// slow.c - simulates a slow file server. Preloaded into a program (LD_PRELOAD), it delays open or read:
 //
 //   SLOW_PATH=train/    of files whose path contains this text
-//   SLOW_CALL=read      only this call: open or read
+//   SLOW_CALL=read      this call: open or read; not set: none
 //   SLOW_RANK=1         only in the process with RANK=1; not set: in one without RANK
 //   SLOW_AT=3           only the third such call (from 1); 0: each of them
 //   SLOW_MS=3000        by so many milliseconds

@@ -7,7 +7,7 @@
 #   J=$(on_head sbatch --parsable job.sbatch)
 #   until_so 30 job_is "$J" COMPLETED
 #
-# The cluster is a child of the test. When the test ends, even by kill -9, the kernel kills the cluster.
+# The cluster is a child of the test. When the test ends, even by kill -9, the cluster ends: see tools/slurm.sh.
 
 for cluster_program in slurmctld slurmd munged srun; do
     PATH=$PATH:/usr/sbin:/sbin type -P $cluster_program >/dev/null || {
@@ -21,7 +21,7 @@ export DDP_SLURM_DIR=$TMP/slurm
 # shellcheck disable=SC2034  # for until_so: each query costs the controller time
 until_pause=0.4
 
-# cluster_up N [OPTION...]: starts N nodes, with their files in $DDP_SLURM_DIR; tries twice. Do not call it in a
+# cluster_up N [OPTION...]: starts N nodes; the cluster's directory is $DDP_SLURM_DIR. Tries twice. Do not call it in a
 # subshell: the cluster would end with the subshell.
 cluster_up()
 {
