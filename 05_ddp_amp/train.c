@@ -458,7 +458,7 @@ static void load_weights(Job *job)
           c->save);
 }
 
-// Sets the state to the start of a run, or to that of the run that is resumed.
+// Sets the state to a run's start; or, to resume a run, loads its weights, optimizer and state.
 static void load_state(Job *job)
 {
     Error error;

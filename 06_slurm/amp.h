@@ -36,7 +36,7 @@ void amp_free(Amp *amp);
 // Call it when every rank has the weights and the state. Fails unless all ranks compute in the same
 // type. Prints the type, restores the loss scale or sets the first, and makes 16-bit weights.
 void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state);
-// If the loss scale adapts, stores it in the state.
+// If the loss scale adapts, stores the scale and its step counts in the state.
 void amp_save(Amp *amp, TrainState *state);
 
 // Sets *part to the batch's part i; amp_ready then expects its gradients. False: no more parts.

@@ -1,7 +1,7 @@
 // rendezvous.c - finds this process's rank, and connects it to the other ranks.
 //
 //   which rank? options, or RANK and so on; else from Open MPI or Slurm; else it is alone
-//   where?      rank 0 listens at MASTER_ADDR and MASTER_PORT, or where MPI or Slurm says (slurm.h)
+//   where?      rank 0's address: from MASTER_ADDR and MASTER_PORT (meet_at), MPI or Slurm
 //   meet        each rank connects to rank 0, which keeps the store from then on (tcp_store.h)
 //   agree       the same program? the same options? which ranks share a machine?
 #include "rendezvous.h"
@@ -53,7 +53,7 @@ static void name_rank(const World *world)       // for the messages of this proc
 
 // --- from the environment ------------------------------------------------------------------------
 
-// The number in an environment variable; -1 if it is not set.
+// The number in an environment variable; -1 if it is empty or not set.
 static int number(const char *variable)
 {
     const char *text = getenv(variable);
@@ -82,8 +82,8 @@ static bool inherit_socket(TcpStoreConfig *store)
            tcp_place(store->socket, false).port == store->place.port;
 }
 
-// Every rank knows rank 0's address and port. On one host the loopback is enough. If torchrun's own
-// store listens at that port, rank 0 takes the next one.
+// Every rank knows rank 0's address and port. On one host, without --iface, the loopback is enough.
+// If torchrun's own store listens at that port, rank 0 takes the next one.
 static void meet_at(const char *host, int port, const World *world, TcpStoreConfig *store)
 {
     const char *id = getenv("TORCHELASTIC_RUN_ID"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -107,13 +107,13 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
         FAIL_USAGE("set both, or neither",
                    "only one of RANK (--rank) and WORLD_SIZE (--world-size) is given");
     if (world->rank >= world->size)
-        FAIL_USAGE("ranks are numbered from 0 to WORLD_SIZE - 1",
-                   "RANK is %d, but WORLD_SIZE is %d", world->rank, world->size);
+        FAIL_USAGE("ranks are numbered from 0 to the world size - 1",
+                   "the rank is %d, but the world size is %d", world->rank, world->size);
     name_rank(world);
     if (world->size > 1 && (!host || port <= 0))
         FAIL_USAGE("give all ranks the host of rank 0 and a free port there",
-                   "WORLD_SIZE is %d, but %s", world->size,
-                   host ? "MASTER_PORT is 0 or not set" : "MASTER_ADDR is not set");
+                   "the world size is %d, but no %s is given", world->size,
+                   host ? "MASTER_PORT (--master-port) above 0" : "MASTER_ADDR (--master-addr)");
     if (world->size > 1)
         meet_at(host, port, world, store);
 }
@@ -133,7 +133,7 @@ static void start_mpi(void)
     MPI_Init(NULL, NULL);
 }
 
-// MPI provides ranks and machines, but no addresses. So rank 0 listens, and MPI broadcasts its
+// MPI provides ranks and machines, but no addresses. So rank 0 listens, and MPI broadcasts rank 0's
 // address and a token. MPI is not used after that. If a process fails, mpirun ends the others.
 static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
 {
@@ -161,8 +161,8 @@ static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *st
 
 static bool is_set(const char *variable) { return getenv(variable) && getenv(variable)[0]; }
 
-// The first source that has a rank also gives the size: a size from another source might not match.
-// --local-rank and --master-* go with any source. Returns the source's name.
+// One source gives rank and size: a size from another might not match. Options and variables count
+// as one source. --local-rank and --master-* go with any source. Returns the source's name.
 static const char *find_rank(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
 {
     if (c->rank >= 0 || c->size >= 0 || is_set("RANK") || is_set("WORLD_SIZE")) {

@@ -15,8 +15,8 @@ typedef struct DdpConfig {
 void ddp_options(Args *args, DdpConfig *config);
 
 typedef struct Ddp Ddp;
-// PyTorch's communication hook: replaces one bucket of gradients with their average over the ranks,
-// on the stream.
+// Like PyTorch's communication hook: replaces these gradients with their average over the ranks, on
+// the stream.
 typedef void (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, size_t count);
 
 // Connects the ranks.
