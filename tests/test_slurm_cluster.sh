@@ -7,9 +7,9 @@
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
 
-# processes_of DIR: processes of the cluster or of its jobs. They inherited DDP_SLURM_DIR=DIR.
+# processes_of DIR: the processes that inherited DDP_SLURM_DIR=DIR: the cluster's, and its jobs' unless --export=NONE.
 processes_of() { env -u DDP_SLURM_DIR grep -lzxF "DDP_SLURM_DIR=$1" /proc/[0-9]*/environ 2>/dev/null; }
-# Prints where a cluster could leave traces, without places that other tests change at the same time.
+# Prints what is in places where a cluster could leave traces. Omits places that other tests change at the same time.
 traces()
 {
     ip -o link | grep -oE ' node[0-9]+[:@]'
@@ -23,7 +23,8 @@ is_gone() { [ ! -e "$1" ] && [ -z "$(processes_of "$1")" ] && [ "$(traces 2>/dev
 
 nap=$((1000000 + $$))       # no other test's job sleeps exactly this long
 sleeping() { pgrep -fx "/bin/sleep $nap"; }
-# dies WHAT PID: kills the process while the cluster runs a job whose environment does not name the cluster.
+# dies WHAT PID: kills the process while the cluster runs a job. Nothing may be left of the cluster, nor of this job,
+# whose environment does not name the cluster.
 dies()
 {
     check "$1: up" until_so 20 on_head true

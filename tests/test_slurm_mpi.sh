@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On many clusters srun starts tasks with PMIx if it gets no --mpi. A rank must then use Slurm's variables, with PMIx
-# or without it. If mpirun starts it in a job, it must use mpirun's.
+# On many clusters, srun without --mpi starts tasks with PMIx. A rank of step 06 that srun starts must use Slurm's
+# variables, with PMIx and without. A rank that mpirun starts in a job must use mpirun's.
 #
 # ctest: LABELS deadlines
 # shellcheck disable=SC2016  # words for shells in the cluster
@@ -23,7 +23,7 @@ starts()
     expect 0 "weight hash: " "${@:2}"
     check "four ranks: $1" test "$(grep -c "of 4: $1 == host node" "$TMP/output")" = 4
 }
-# A container without the server's socket, or one with a different PMIx.
+# As in a container that cannot reach srun's PMIx server, or that has a different PMIx.
 unreachable='unset ${!PMIX_SERVER_URI*}; exec "$@"'
 
 expect 0 "" step bash -c 'echo "PMIX_RANK=$PMIX_RANK"'

@@ -1,5 +1,5 @@
-// test_spawn_gpus.c - how many ranks spawn starts on a machine with (simulated) GPUs. spawn.c counts them in a child
-// process.
+// test_spawn_gpus.c - how many ranks spawn starts on a machine with (simulated) GPUs. spawn.c counts the GPUs
+// in a child process.
 // ctest: SANITIZERS asan
 #include "alive.h"
 #include "device.h"

@@ -1,4 +1,4 @@
-// test_step.c - one training step, compared with PyTorch's.
+// test_step.c - training steps, compared with PyTorch's: single steps, a run of LeNet, and AdamW.
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS none
 //
 //   test_step                                   the files of tests/reference
@@ -36,7 +36,7 @@ TEST(committed_steps)
     }
 }
 
-// The file keeps some of each parameter's values. Each may be off by `part` of the largest.
+// The file keeps every n-th value of each tensor, or all. Each may be off by `part` times the largest one.
 static void expect_values(const StFile *file, const Model *model, const char *kind, const float *values, double part)
 {
     float *arena = arena_copy(model, values, model->param_count);
@@ -61,7 +61,7 @@ static void expect_values(const StFile *file, const Model *model, const char *ki
     free(arena);
 }
 
-// LeNet has no BatchNorm, so several steps can be compared.
+// LeNet is not deep, and has no BatchNorm. So rounding errors stay small, and several steps can be compared.
 TEST(lenet_run)
 {
     char path[PATH_MAX];
@@ -156,7 +156,7 @@ TEST(adamw_run)
     st_close(&file);
 }
 
-// With gradients of 0, weights shrink, also those that read only padding, and vectors stay.
+// With gradients of 0, AdamW shrinks weights, even those that read only padding. Biases and norms stay.
 TEST(adamw_decays_weights_only)
 {
     OptimConfig config = { .name = "adamw", .betas = "0.9,0.999", .weight_decay = 0.25 };

@@ -3,8 +3,9 @@
 //
 // Two programs that round to 8 bits share hardly any digits, so we compare their distances from an exact step in
 // float64. From the same state, our distance may be at most twice PyTorch's for each tensor's gradient, update or
-// statistic, and typically 1.5 times. PyTorch's distances are in reference/amp.safetensors (tools/reference, part amp).
-// Our f32 step serves as the exact one: it is much closer to float64 than any 16-bit step.
+// statistic. The geometric mean of these ratios may be at most 1.5. PyTorch's distances are in
+// reference/amp.safetensors (tools/reference, part amp). Our f32 step serves as the exact one: it is much closer to
+// float64 than any 16-bit step.
 //
 // At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the gradient of a small
 // layer a lot, in PyTorch as in ours. So each distance is a root mean square over five states. A loss is only one

@@ -70,17 +70,18 @@ expect 1 "hint: " train --epochs 1 --data cifer10 --save never.st --metrics neve
 expect 1 "out of memory" train --epochs 1 --image-size 1024 --train-samples 100000000 --save never.st
 check "nothing is written" not compgen -G "never*"
 
-# Nothing to evaluate is an error, not a score of random weights.
+# Without a checkpoint, -e is an error: random weights get no score.
 expect 1 "missing.st: there is no such file" train -e --resume auto --save missing.st
 
-# OpenMP may give fewer threads than requested. oneDNN would then wait forever for the missing threads.
+# OpenMP may give fewer threads than requested. oneDNN would then wait forever for the missing threads. So the program
+# must request no more than it can get.
 OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train" --arch convnet $small -j 0 \
     --threads 2 \
     --max-steps 3 >out 2>&1
 check "OMP_THREAD_LIMIT=1: status $?" grep -q "1 thread$" out
 check "OMP_THREAD_LIMIT=1: it ends" grep -q "weight hash" out
 
-# Less and less memory. Only LLVM's OpenMP may crash. (With even less, oneDNN would.)
+# With less and less memory, a run must say why it fails. Only LLVM's OpenMP may crash. (With even less, oneDNN would.)
 crash=1
 ! ldd "$BUILD/01_single_gpu/train" | grep -q libomp || crash=139
 for megabytes in 1000 700 500 350 300; do

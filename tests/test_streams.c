@@ -284,7 +284,7 @@ static void look_around_after_use(void *arg)
     look_around(arg);
 }
 
-// A stream that works beside the caller has its own thread. That thread blocks signals, and runs its loops alone, since
+// A stream that works beside the caller has its own thread. That thread blocks signals. Its loops use one thread, since
 // the caller's loops need the cores.
 TEST(the_thread_of_a_stream)
 {

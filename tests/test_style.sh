@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks what CONTRIBUTING.md promises of C and shell files (columns, no tabs, no complaint of shellcheck), and that
-# CITATION.cff and CHANGELOG.md have the version of CMakeLists.txt.
+# Checks what CONTRIBUTING.md promises of C and shell files (columns, no tabs, and no warnings of ShellCheck where
+# that is installed). Also checks that CITATION.cff and CHANGELOG.md have the version of CMakeLists.txt.
 # ctest: TIMEOUT 400
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 SANITIZERS asan LABELS deadlines
-# Both supervisors of ranks: 03's parent and 04's launch. Whatever a rank does, the supervisor must name it, end with
-# the right status, leave no process, and pass signals to the ranks.
+# Both supervisors of ranks: 03's parent and 04's launch. The supervisor must name the rank that failed, except after
+# the statuses 2, 3 and 4. It must end with the right status, leave no process, and pass on signals.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 launch=$BUILD/04_ddp_launcher/launch
@@ -16,7 +16,8 @@ start()
     words+=("${@:3}")
 }
 
-# Each line: what rank 1 of 3 does, the exit status, and what is printed (-: nothing, since rank 1 printed its reason).
+# Each line: what rank 1 of 3 does, the supervisor's exit status, and what the supervisor prints about rank 1. "-":
+# nothing, since what a real rank prints before this status is enough.
 while read -r does status text; do
     for how in fork launch; do
         start $how 3 "all=live9" "1=deaf,live7,reduce1024,$does" 0=wait 2=wait
@@ -88,7 +89,7 @@ done
 printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
 printf '#!/bin/bash\necho ready: $$\nsleep 2\n"$@"\n: the end\n' >late.sh
 chmod +x script.sh late.sh
-# abandoned N COMMAND...: kills the launcher when N ranks are ready.
+# abandoned N COMMAND...: kills the launcher when N processes have printed "ready". No rank may outlive it.
 abandoned()
 {
     begin "${@:2}"

@@ -466,8 +466,8 @@ static void send_heartbeat(int fd)
     expect_answer(fd, STORE_DONE, 0);
 }
 
-// A rank that has joined but sends no heartbeat counts as missing until all have joined. (After that its silence would
-// have no limit, since the limit comes with a heartbeat.) It may leave and connect again.
+// A rank that has connected counts as missing until its first heartbeat. (Otherwise its silence would have no limit,
+// since the limit comes with a heartbeat.) Until then the rank may leave and connect again.
 TEST(a_rank_without_a_heartbeat_is_missing)
 {
     stage(3, 20, 4);

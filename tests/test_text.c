@@ -62,7 +62,7 @@ TEST(fingerprints)
 
 enum { TEXT = 5000, BLOCK = 17, ROW = TEXT_KEY + BLOCK, MOST_ROWS = 40 };
 
-// Sample id's tokens must be those of the text from byte id * BLOCK + offset on.
+// Counts the wrong numbers of a batch. The sample with number id holds the text from byte id * BLOCK + offset on.
 static int wrong_words(const Data *data, const Dataset *set, const Batch *batch, const int32_t *ids,
                        int64_t epoch, int offset)
 {

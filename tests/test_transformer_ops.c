@@ -2,9 +2,9 @@
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
-// Inputs are values that the type represents exactly. A result may be off by its own rounding (roundoffs[]) and, where
-// the operation multiplies rounded numbers, by a small part of the largest. On a CPU with bf16 instructions, bf16 is
-// tested again without them.
+// Inputs are values that the type represents exactly. A result may be off by its own rounding (roundoffs[]) plus a
+// small part of the largest. That part is larger where the operation multiplies rounded numbers. On a CPU with bf16
+// instructions, bf16 is tested again without them.
 #include "arrays.h"
 
 static Type type;           // of the activations

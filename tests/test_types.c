@@ -1,4 +1,4 @@
-// test_types.c - 16-bit numbers on the CPU: the conversion of every number, and the memory that activations take.
+// test_types.c - 16-bit numbers on the CPU: the conversion of every number. Also the memory that f32 activations take.
 #include "check.h"
 #include "ops/numbers.h"
 #include "model.h"
@@ -128,7 +128,7 @@ TEST(special_numbers)
         EXPECT_EQ_INT(wrong_roundings(&formats[k], special, sizeof special / sizeof *special), 0);
 }
 
-// In f32 only activations grow with the batch. Where a 16-bit type is emulated, scratch memory also grows.
+// In f32, only activations grow with the batch. Where a 16-bit type is emulated, scratch memory also grows.
 TEST(activation_bytes_are_those_allocated)
 {
     static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };

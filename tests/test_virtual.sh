@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 PROCESSORS 2
-# --virtual-ranks: bit-identical weights on every number of processes that divides it.
+# --virtual-ranks V: bit-identical weights on every number of processes that divides V.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 five=$BUILD/05_ddp_amp
@@ -13,13 +13,13 @@ ranks()
     shift
     "$step/launch" --nproc-per-node "$n" --max-restarts 0 -- "$step/train" --data synthetic --threads 1 --seed 3 "$@"
 }
-# For lenet an epoch has 8 steps. In the last one each of 4 ranks has 2 samples.
+# With 4 virtual ranks, an epoch of lenet has 8 steps. In the last one each rank has 2 samples.
 lenet=(-a lenet --train-samples 230 --test-samples 32 -b 8 --epochs 2 --lr 0.05 --amp off)
 resnet=(-a resnet18 --train-samples 52 --test-samples 16 -b 4 --epochs 2 --amp off)
 gpt=(-a gpt --data "text:$SRC/LICENSE" --layers 2 --heads 2 --width 16 --block 16 --dropout 0.1 --train-samples 46
     --test-samples 4 -b 2 --epochs 2 --amp off)
 
-# alike "N..." [OPTIONS]: these numbers of processes end with the same weights; also in $hash.
+# alike "N..." [OPTIONS]: these numbers of processes end with the same weights. Sets $hash to their hash.
 alike()
 {
     local n first='' numbers=$1
@@ -61,7 +61,8 @@ check "--lr-scale linear multiplies by V" [ "$hash" != "$four" ]
 alike "1 2 4" "${lenet[@]}" --virtual-ranks 4 --amp fp16 --growth-interval 2 --epochs 4 -p 1
 check "steps were skipped" grep -q "skipped: [1-9]" output
 check "and others were not" grep -q "step.*norm: [0-9].*skipped: [1-9]" output
-# Without a loss scale that adapts, an overflow ends the run. Infinities of opposite signs must not cancel.
+# Without a loss scale that adapts, an overflow ends the run. The gradients are summed as integers:
+# infinities of opposite signs must not cancel there.
 for n in 1 4; do
     expect 3 "are not finite with a loss scale of" ranks $n "${lenet[@]}" --virtual-ranks 4 --loss-scale 1e12
 done
@@ -89,7 +90,7 @@ expect 0 "" ranks 2 "${few[@]}" --save virtual.st --virtual-ranks 4
 check "real ranks" "$BUILD/../tests/tool_compare_weights" virtual.st real.st 1e-5
 
 step=$seven
-# With the sums of all ranks, which 07 prints, every line of the log is the same.
+# 07 prints the sums of all ranks. So its lines on steps, tests and weights are the same.
 lines() { grep -E "== (step|test)|weight hash" output; }
 expect 0 "weight hash: $four" ranks 1 "${lenet[@]}" --virtual-ranks 4 -p 1
 lines >one.lines

@@ -32,7 +32,8 @@ static const struct Case {
 } cases[] = {
     { .words = "" },
 
-    // A dead rank is named: at once after a signal, else after a delay in which an earlier death may show.
+    // A dead rank is named: at once if a signal killed it or no rank lives, else after a delay. In the delay,
+    // an earlier death may show.
     { { [1] = { .ended = 0.01, .status = 7 * EXITED } }, .words = "" },
     { { [1] = { .ended = 0.3, .status = 7 * EXITED } }, .status = 7,
       .words = "rank 1 of 3 (node1, pid 1001) ended with status 7: after epoch 1, step 11" },
@@ -55,7 +56,7 @@ static const struct Case {
     { { [1] = { .ended = 0.5, .status = EXIT_USAGE * EXITED } }, .status = EXIT_USAGE, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_DIVERGED * EXITED } }, .status = EXIT_DIVERGED, .words = "" },
 
-    // No fault, in the rows without .status: all are done, a rank is watched elsewhere, or none sends heartbeats.
+    // No fault, in the rows without .status: all are done, a rank is watched elsewhere, or ranks send no heartbeats.
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = 130 * EXITED },
         { .done = true, .ended = 1 } }, .words = "" },
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = EXITED } },
@@ -84,7 +85,7 @@ static const struct Case {
     { { [1] = { .silent = TIMEOUT + 1, .waits = 1 } }, .words = "" },
     { { [1] = { .silent = TIMEOUT + 1, .any_time = true } }, .words = "" },
 
-    // A wait for something outside: a line after the timeout, the end after the patience.
+    // A wait for something outside: a line after the timeout. The run ends after the patience, but never for a write.
     { { [1] = { .silent = TIMEOUT - 0.5, .reads = true } }, .words = "" },
     { { [1] = { .silent = TIMEOUT + 1, .reads = true } },
       .words = "rank 1 of 3 (node1, pid 1001) has been reading train/1.jpg for 3 s: after epoch 1, step 11; " },
@@ -216,7 +217,8 @@ static void make_calls(int rank, int calls)
         alive_collective_begin(at, "gradients", "all_reduce", (int64_t)at * 100, "backward");
 }
 
-// A deadlock's message lists the last calls of rank 0 and of the first rank that differs.
+// A deadlock's message compares the calls of rank 0 with those of the first rank that differs. Its last line is the
+// first different call.
 static void test_parting(double now)
 {
     static const State waits = { .silent = 3, .waits = 1 };

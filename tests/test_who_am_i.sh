@@ -90,8 +90,9 @@ if unshare -rn true 2>/dev/null; then
     expect 0 "weight hash" without_network "$BUILD/07_dist_eval/train"
 fi
 
-# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. RANK and
-# the address are set. of_0, of_1: more options for rank 0, for rank 1, in the next call. $other: the program of rank 1.
+# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: runs two ranks, and prints their statuses and outputs.
+# It sets RANK, WORLD_SIZE and the address. of_0, of_1: more options for rank 0, for rank 1, in the next call. $other:
+# the program of rank 1, if it is not that of rank 0.
 other='' of_0=() of_1=()
 both()
 {

@@ -29,7 +29,7 @@ task()
 }
 alone() { env "${in_job[@]}" "$@"; }
 
-# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses.
+# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: runs both tasks, and prints their statuses and outputs.
 both()
 {
     local first=$1 second=$2 status

@@ -10,7 +10,8 @@ fi
 sent() { awk '$1 == "lo:" { print $10 }' /proc/net/dev; }
 between() { awk -v a="$1" -v b="$2" -v least="$3" -v most="$4" 'BEGIN { exit !(least * b <= a && a <= most * b) }'; }
 
-# carries OP RANKS TYPE WIDTH FACTOR: all ranks together must send FACTOR times the bytes of 2 million values.
+# carries OP RANKS TYPE WIDTH FACTOR: calls on 2 million values of WIDTH bytes. In each call all ranks together must
+# send FACTOR times these bytes.
 carries()
 {
     local what="$1 of $3 between $2 ranks" given before

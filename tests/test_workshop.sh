@@ -4,7 +4,7 @@
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 
-# workshop.md quotes docs/workshop/plan.txt (test_series.sh) and has a table for each line of the plan.
+# workshop.md quotes docs/workshop/plan.txt; test_series.sh checks the quote. Each line of the plan needs a table there.
 
 cat >plan.py <<'END'
 import glob, re, sys

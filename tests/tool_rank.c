@@ -4,7 +4,7 @@
 //   tool_rank fork N TIMEOUT RULE...       forks N ranks itself, as step 03 does
 //
 //   RULE is RANK=PART,PART...  RANK is 1, 1.0 (rank 1 before the first restart) or all;
-//                              PART is a name in `parts`, with a number: exit7, sleep100
+//                              PART is a name in `parts`, often with a number: wait, exit7, sleep100
 //
 // A rank plays the parts of all rules that apply to it, in order. Then it exits with 0.
 #include "../03_ddp_fork/spawn.c"
@@ -16,7 +16,7 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"     // `none`: for parts without a number
 
-// The CPU backend's value: all that spawn.c needs of the communication library.
+// All that spawn.c needs of the communication library. On a CPU spawn.c does not read the value.
 __attribute__((weak)) const bool comm_shares_devices = false;
 
 static bool forked;
@@ -169,7 +169,7 @@ static void beat(int ms)
     }
 }
 
-// Takes steps until a signal asks it to stop.
+// Imitates short steps until a signal asks it to stop.
 static void train(int none)
 {
     interrupt_install(true);
