@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Many clusters have glibc 2.28 and Linux 4.18: no program may need more.
+# Many clusters have glibc 2.28 and Linux 4.18: no program may need newer ones.
 #
 # ctest: LABELS deadlines
 # shellcheck disable=SC2317  # functions are called by expect and check

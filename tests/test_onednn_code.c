@@ -1,5 +1,5 @@
-// In f32 and bf16 no step runs oneDNN's slow reference code, neither on this processor nor on one that has only some of
-// its instructions. oneDNN itself reports which code each call ran.
+// No training step in f32 or bf16 runs oneDNN's slow reference code. The same holds on a processor that has only some
+// of this one's instructions. oneDNN itself reports which code each call ran.
 // ctest: SANITIZERS none
 #include "model.h"
 #include "test_device.h"

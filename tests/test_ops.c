@@ -1,10 +1,11 @@
 // The operations of image networks in every type, forward and backward, against plain loops in double.
+// Also the loss, verdicts and sums, in f32.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
 // Arrays are in torch's order (n, c, h, w), with values that the type represents exactly. A result may be off by its
 // own rounding (roundoffs[], half a unit in the last place), and by one more where a different summation order rounds
-// the other way.
+// the other way. Most checks also allow a small part of the largest result, for sums in f32.
 //
 // On a CPU with bf16 instructions, bf16 is tested a second time without them.
 #include "arrays.h"
@@ -122,8 +123,8 @@ static void check_conv(const char *name, OpSpec spec, int batch)
     void *out = empty(y), *dx = spec.needs_dx ? empty(spec.x) : NULL;
     OpArgs args = { .x = x, .w = weights_to_read(conv, live), .bias = bias, .y = out, .dy1 = dy,
                     .dx = dx, .dw = dw, .dbias = dbias };
-    // cuDNN rounds y to its type before the bias is added. Where it has no good f32 engine for dw, it computes dw in
-    // the 16-bit type. Matrix products do not use cuDNN.
+    // cuDNN rounds y to its type before the bias is added. From 16-bit tensors it makes a 16-bit dw. Matrix products do
+    // not use cuDNN.
     bool product = y.h * y.w == 1 && spec.kernel_h >= spec.x.h;
     double u = roundoffs[y.type], its_own = cuda && !product ? u : 0;
     double wide_dy = spec.f32_out && type != TYPE_F32 ? 0x1p-13 : 1e-5;
@@ -147,8 +148,8 @@ static void check_conv(const char *name, OpSpec spec, int batch)
     check_ends();
 }
 
-// On 1x1 and 2x2 images, and with some strides, some taps never meet a pixel. "a tail": a smaller batch than the one
-// for which the weights are laid out.
+// In some cases the image is so small that some taps never meet a pixel. "a tail": a smaller batch than the one for
+// which the weights are laid out.
 static void convolutions(void)
 {
     const struct {
@@ -484,7 +485,8 @@ static void check_norm(const NormCase *n, int ranks)
     check_ends();
 }
 
-// At an offset of 1000, E[x^2] - E[x]^2 would lose all its digits. The f32 mean's 24 bits limit the accuracy to 1e-4.
+// At an offset of 1000, E[x^2] - E[x]^2 in f32 would lose almost all digits. The f32 mean's 24 bits limit the accuracy
+// to 1e-4.
 static void normalisation(void)
 {
     const NormCase cases[] = {
@@ -662,7 +664,7 @@ static void label_smoothing(void)
 
 enum { ROW_KINDS = 16 };
 
-// Turns a row of numbers in [-1, 1) into a special kind; 0: leaves it.
+// Makes a special case of a row of numbers in [-1, 1), or of its label. Kind 0 leaves both.
 static void row_change(int kind, int classes, double *z, int32_t *label)
 {
     double *right = &z[*label], *other = &z[(*label + 1) % classes];
@@ -785,7 +787,7 @@ static void adding(void)
     check_ends();
 }
 
-// a + b, as integers, times `factor`.
+// Adds a and b as fixed-point numbers. Returns the sums times `factor`.
 static const float *fixed_sum(int count, const float *a, const float *b, float limit, double factor)
 {
     Stream *stream = device_stream(device);
@@ -833,7 +835,7 @@ static void fixed_overflow(void)
 
 // ==== Types of the device ========================================================================
 
-// Adds sums over many numbers, and the updates' results, to the checksum.
+// Adds the results of a loss, a norm and two updates to the checksum.
 static void a_step(void)
 {
     enum { COUNT = 100000, ROWS = 300, CLASSES = 70 };
@@ -863,7 +865,7 @@ static void a_step(void)
     check_ends();
 }
 
-// Checks the operations that are loops of our own. Returns the checksum of their results.
+// Checks the operations that are loops of our own. Returns a checksum of most results.
 static uint64_t own_loops(Type first, Type last)
 {
     result_bits = 0;

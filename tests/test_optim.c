@@ -4,8 +4,8 @@
 #include "optim.h"
 #include "test.h"
 
-// An epoch has 10 steps. The rate is wanted[i] in steps i * every to (i + 1) * every - 1; if
-// `between`, only the first of these is checked.
+// An epoch has 10 steps. The rate must be wanted[i] in steps i * every to (i + 1) * every - 1; if
+// `between`, only in the first of them.
 static const struct {
     OptimConfig config;
     int epochs, every;
@@ -79,7 +79,7 @@ static OptimConfig parsed(const char *options)
     return c;
 }
 
-// Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes
+// Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes in the warm-up
 //   epoch += (batch_idx + 1) / len(train_loader)
 //   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
 // Python's `fractions` module gave the first numbers, for base_lr 0.01 and 5 epochs of warm-up. The others are by hand:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A wrong command line ends the program with exit status 2 and one line on stderr. It prints nothing on stdout and
+# A wrong option ends the program with exit status 2 and one line on stderr. It prints nothing on stdout and
 # writes no file.
 . "$SRC/tests/test.sh"
 train=$BUILD/01_single_gpu/train
@@ -25,9 +25,10 @@ wrong "--arch: 'RESNET18' is not one of lenet|convnet|resnet18|resnet50|gpt" -aR
 wrong "--milestones: '60,30' is not an ascending list of whole numbers below 1000000, such as 0,2" --milestones 60,30
 wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 
-# bounds: each number may be its minimum and its maximum, but not the next number beyond them
+# bounds: an option that takes a number takes its minimum and its maximum, but nothing just beyond them
 
-# numbers PROGRAM: each option that takes a number, its bounds, and the next numbers below and above.
+# numbers PROGRAM: prints each option that takes a number, its bounds, and numbers just below and above them. Also
+# checks that --help has at most 80 columns.
 numbers()
 {
     local name
@@ -46,7 +47,7 @@ for program in "$BUILD"/0*/{train,launch}; do
         expect 2 "unknown option '--zzz'" "$program" $(awk -v c=$column '{ print "--" $1 "=" $c }' "$TMP/numbers") --zzz
     done
 done
-# Steps share most options, so each option is tried beyond its bounds only once.
+# Steps share most options, so an option is tried beyond the same bounds only once.
 sort -u -k 2,4 "$TMP/all" >"$TMP/once"
 while read -r program name least most below above; do
     for value in "$below" "$above"; do

@@ -1,4 +1,4 @@
-// test_output.c - claiming the files of a run, and replacing files that others have left or planted.
+// test_output.c - claiming and replacing the files of a run, whatever others have left or planted beside them.
 #include "output.h"
 #include "test.h"
 #include <fcntl.h>
@@ -15,7 +15,7 @@ static bool replace(const char *path, const char *text, Error *err)
     return replace_commit(out, path, err);
 }
 
-// Locks the file, despite what a killed child left, and opens it to write. kill_child ends the child.
+// A child locks the file, despite what a killed child left, and begins to replace it. kill_child ends the child.
 static pid_t lock_in_child(const char *path)
 {
     Error err = { "", "" };
@@ -66,7 +66,8 @@ TEST(a_running_writer_keeps_others_out)
     kill_child(child);
 }
 
-// In a directory such as /tmp, only a file's owner may replace it. (Without root, this test checks nothing.)
+// In a directory such as /tmp, an ordinary user may replace only their own files. (Without root, this test checks
+// nothing.)
 TEST(a_file_of_another_user)
 {
     Error err;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ctest: LABELS deadlines
-# The watchdog's rule (common/world/watch.c), with real waits. A rank that waits for a file or for other ranks prints
-# one line after --timeout, and ends the run after --patience; with a paused pipe it waits on.
+# The watchdog's rules (common/world/watch.c), with real waits. If a rank waits for a file, or for ranks that have not
+# arrived, one line is printed after --timeout. The run ends after --patience. If a rank waits for a paused pipe, the
+# line is printed, but the run does not end.
 # shellcheck disable=SC2317,SC2094  # functions are called by expect
 . "$SRC/tests/test.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT DDP_TOKEN

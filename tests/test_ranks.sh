@@ -37,7 +37,8 @@ expect 0 "weight hash: $whole" "$train" -n 2 "${lenet[@]}" -b 24 --resume part.s
 expect 0 "resumed: part.st, epoch 2, step 3" "$train" -n 4 "${lenet[@]}" -b 12 --resume part.st --save part.st
 check "4 ranks continue the run of 2" same_weights part.st
 
-# With a different global batch, no sample is left out: at --lr 0 an epoch's loss shows which samples the epoch had.
+# A run that resumes with a different global batch leaves no sample out. At --lr 0 an epoch's loss shows which samples
+# the epoch had.
 still=("$BUILD/07_dist_eval/launch" --nproc-per-node)
 same=("$BUILD/07_dist_eval/train" "${lenet[@]}" --lr 0 --no-augment --amp off --metrics still.jsonl)
 expect 0 "" "${still[@]}" 2 -- "${same[@]}" -b 24 --save still.st --max-steps 13
@@ -56,7 +57,7 @@ check "20 steps of rank 0" test "$(losses own.0.jsonl | wc -l)" = 20
 check "20 steps of rank 1" test "$(losses own.1.jsonl | wc -l)" = 20
 check "only rank 0 reports the test that it made" not grep -q top1 own.1.jsonl
 
-# Rank 0 saves, so it must know the other ranks' files.
+# Rank 0 saves: its file must not be another rank's metrics file.
 expect 2 "'own%r' is also a file of --save" "$train" -n 2 "${lenet[@]}" --epochs 1 --save own1 --metrics own%r
 check "... before any work" not grep -q Training "$TMP/output"
 
@@ -67,7 +68,7 @@ check "one warning where there are more ranks than cores" \
     test "$(grep -c '4 devices of 1 thread share' "$TMP/output")" = \
     "$([ "$(nproc)" -lt 4 ] && echo 1 || echo 0)"
 expect 0 "top1" "$train" -n 2 "${lenet[@]}" -b 24 -e --resume whole.st
-# Children cannot safely inherit a second thread or a socket.
+# fork copies only one thread, and children would share a socket. So the parent must have one thread and no socket.
 "$train" -n 2 "${lenet[@]}" -b 24 --epochs 100000 >endless.out 2>&1 &
 parent=$!
 until_so 60 grep "== step:" endless.out

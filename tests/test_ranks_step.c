@@ -2,7 +2,7 @@
 // ctest: PROCESSORS 2 SANITIZERS none
 //
 // With BatchNorm statistics per rank (the default), two ranks must match two processes of PyTorch's
-// DistributedDataParallel; with --sync-bn, two and four ranks one process that has the whole batch.
+// DistributedDataParallel. With --sync-bn, two and four ranks must match one process that has the whole batch.
 #include "../03_ddp_fork/ddp.c"
 #include "../tools/ranks.h"
 #include "step_reference.h"
@@ -24,8 +24,8 @@ static Ops *hook_ops;
 
 static void wait_for_average(void *arg) { ddp_wait(arg); }
 
-// ResNet-18 at 32x32 pixels: in layer4, the first kernels have only 4 of 9 taps on pixels (2x2), the others only 1. The
-// gradients of the other taps are not sent.
+// ResNet-18 at 32x32 pixels: layer4 gets images of 2x2 pixels and makes them 1x1. So of a 3x3 kernel's 9 taps, only 4
+// meet pixels in the first convolution, and only 1 in the three others. The gradients of the other taps are not sent.
 static void expect_sent(const Model *model, uint64_t bytes, int times)
 {
     int64_t live = model->torch_params - 256 * 512 * (9 - 4) - 3 * 512 * 512 * (9 - 1);

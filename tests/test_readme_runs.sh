@@ -8,8 +8,9 @@
 # the names of this machine (see shape).
 #
 # To be quick, `train` is a script that adds options, which those of the command line override: a small network,
-# synthetic images, one thread, and one step of 64 images; or 512 images if the command line has --max-steps. comm_bench
-# sends short messages. srun and sbatch run in the cluster of `./ddp slurm up 2`, and jobs must succeed.
+# synthetic images (README.md with -a gpt), one thread, 64 training samples and one step. If the command line has
+# --max-steps, there are 512 samples. comm_bench sends short messages. srun and sbatch run in the cluster of
+# `./ddp slurm up 2`, and jobs must succeed.
 #
 # ctest: TIMEOUT 300
 # shellcheck disable=SC2016  # code in single quotes
@@ -20,11 +21,12 @@ for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DDP_TOKEN DDP_LIS
     unset "$name"
 done
 
-# how FILE COMMAND KIND: calls `not_run`, or `like` with a command in which "..." or ID are replaced.
+# how FILE COMMAND KIND: runs a command with `like`, changed if need be (as for "..." or ID), or calls `not_run`, or
+# does neither. KIND is "command" or "pattern": see otherwise.
 how()
 {
     case "$1: $2" in
-    # tests, builds, the network, the series: other tests run these
+    # tests, builds, the network, the series: other tests run most of these
     *": ./ddp test"* | *": tests/faults.sh "* | *": pip install cmake" | *": ctest -R "* | *": ./ddp setup" | \
         *": ./ddp clean" | *": cmake "* | *": ./ddp data cifar10"* | *" --data pets "* | *" --data DIR"* | \
         *shakespeare* | *": ./ddp data mnist" | \
@@ -166,7 +168,7 @@ shape()
         s/ +/ /g; s/\[ #/[#/g; s/^ | $//g'
 }
 
-# Lines of a document that its command always prints: "..." stands for others.
+# The lines that a document shows, without "...", which stands for lines left out.
 always() { grep -vE '^ *\.\.\.$'; }
 
 # The lines that the document shows and the output lacks. A document may break a line.
@@ -246,7 +248,7 @@ document()
     PATH=$tree/build/cpu/$step:$TMP/bin:$path               # "launch and train are the programs in ..."
     [[ $file != docs/* ]] || rm -f ./*.st* ./net*           # each document trains its own networks
     while IFS=$'\x1e' read -r line kind command prints; do
-        # A command runs once per document, or if it only prints, once in all.
+        # A command runs once per document. ./ddp doctor, diff, help and exercise list only print: they run once in all.
         where=$file
         [[ ! $command =~ ^\./ddp\ (doctor|diff|help|exercise\ list) ]] || where=
         [ -z "${seen[$where:$command]:-}" ] || continue

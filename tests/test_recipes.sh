@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The recipes are config files that the steps accept, and their settings take effect.
+# The recipes are config files. Two steps accept each recipe: the first that has its options, and the last. They print
+# its settings (--print-config).
 . "$SRC/tests/test.sh"
 
 for recipe in "$SRC"/recipes/*.conf; do

@@ -40,7 +40,8 @@ train --save lr.st --epochs 2 --schedule multistep --milestones 2
 train --save lr.st --resume auto -b 50 --schedule multistep --milestones 2 --metrics lr.jsonl
 check "the rate after a change of batch size" is "$(field lr.jsonl step lr | sort -u)" 0.001
 
-# A run resumes in the middle of an epoch only with the same samples in the same order; after an epoch, with any.
+# A run resumes in the middle of an epoch only with the same training samples in the same order; after an epoch,
+# with any.
 train --save order.st --max-steps 9
 for other in --no-shuffle "--train-samples 99"; do
     # shellcheck disable=SC2086  # several words

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Checks the dependencies between the rooms (folders) of common/. A module is a contract (a header at the top of
-# common/) or a .c file in a room, with its header. A module uses another by #include, or by a symbol that its object
-# needs. A room may use only those that the table below gives it. No two modules may use each other, directly or
-# through others.
+# common/) or a source file in a room, with its header. A module uses another by #include, or by a symbol that its
+# object needs. A room may use only the rooms that the table below gives it. No two modules may use each other, directly
+# or through others.
 . "$SRC/tests/test.sh"
 
-# [room]="the rooms that it may use". "device" is device.h and ops.h, which cpu/ and cuda/ implement.
+# [room]="the rooms that it may use". "device" is device.h and ops.h, which several rooms implement. "types" is world.h
+# and clock.h.
 declare -A may=(
     [types]="" [base]="types" [world]="base types"
     [device]="base types" [cpu]="ops device base types" [cuda]="ops device base types"

@@ -26,7 +26,7 @@ static bool parse_copy(StFile *file, const unsigned char *bytes, size_t size, Er
     return st_parse(file, copy, size, err);
 }
 
-// The file's tensors fill the data without gaps.
+// True if the file's tensors fill the data in order, without gaps, and st_find finds each of them.
 static bool is_sound(const StFile *file)
 {
     uint64_t header;

@@ -57,7 +57,7 @@ done
 
 check "write, fsync, rename, fsync of the directory" replaces saved net net net
 
-# Before the evaluation of epoch 2: killed after the last rename but one.
+# The right files before the evaluation of epoch 2 (trained): the run is killed after the last rename but one.
 before
 second_epoch FAULT_AT=$(($(grep -n ^rename calls | tail -2 | head -1 | cut -d: -f1) + 1)) FAULT_DO=kill
 mv saved trained
