@@ -23,7 +23,7 @@ static StFile file_open(const char *path)
 }
 
 // The largest difference, relative to the largest wanted entry; infinite if there is no wanted tensor,
-// if size or type differ, or if one of our numbers is not finite.
+// if size or type differ, or if a number is not finite.
 static double distance(const StTensor *ours, const StTensor *wanted)
 {
     if (!wanted || wanted->bytes != ours->bytes || strcmp(wanted->dtype, ours->dtype) != 0)
@@ -31,7 +31,7 @@ static double distance(const StTensor *ours, const StTensor *wanted)
     const float *a = ours->data, *b = wanted->data;
     double largest = 0, off = 0;
     for (size_t i = 0; i < ours->bytes / sizeof *a; i++) {
-        if (!isfinite(a[i]))
+        if (!isfinite(a[i]) || !isfinite(b[i]))
             return INFINITY;
         largest = fmax(largest, fabs(b[i]));
         off = fmax(off, fabs((double)a[i] - b[i]));
