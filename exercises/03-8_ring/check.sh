@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # With 2, 3 and 4 ranks, the ring adds up numbers whose sum shows which ranks are in it, and the bytes that it sends are
-# counted. Then 3 ranks train with it.
+# counted. The losses of 3 ranks are compared with those of comm_all_reduce.
 # fails with: 2 ranks add up 8 numbers
 build --with check.c --wrap ddp_set_hook --wrap comm_send --wrap comm_receive
 train_a_little=(--train-samples 24 --bucket-mb 0.1)
 
-# numbers FILE COUNT COLUMN: prints this column of the sum of COUNT numbers, in a row.
+# numbers FILE COUNT COLUMN: prints this column of check.c's lines "number COUNT ...", in a row.
 numbers() { awk -v n="$2" -v c="$3" '$1 == "number" && $2 == n { row = row " " $c } END { print row }' "$1"; }
 total() { [ ! -f "$1" ] || awk -v n="$2" -v c="$3" '$1 == "total" && $2 == n { print $c }' "$1"; }
 for n in 2 3 4; do

@@ -5,8 +5,8 @@
 # fails with: rank 2 on node2: device 2, 2 cores
 build --with check.c --wrap machine_here --wrap device_count --wrap device_share --wrap device_open
 
-# ranks WHAT NODES...: starts one rank per listed node. As under mpirun, the ranks must find out which of them share a
-# node.
+# ranks WHAT NODE...: starts one rank for each NODE, and claims that each opens the right device. LOCAL_RANK is not set:
+# the ranks find out themselves which of them share a node.
 cat >on_node.sh <<'END'
 nodes=($NODES)
 export NODE=${nodes[RANK]}

@@ -1,5 +1,5 @@
-// Linked into the learner's program. If HOLD is set, it creates first.began before its first epoch,
-// and waits until the file second.ended exists, at most 20 s.
+// Linked into the learner's program. If HOLD is set, each call of loader_start creates first.began
+// and waits until second.ended exists, at most 20 s. The first call is before the first epoch.
 #include "data.h"
 #include "wrap.h"
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Three ranks: first rank 1 does not arrive in time, then rank 0 does not. At last rank 2 is only a second late.
+# Three runs with three ranks: rank 1 does not arrive in time; rank 0 does not; rank 2 is only a second late.
 # fails with: if rank 1 does not arrive, the others give up
 build
 cat >late.sh <<'END'
