@@ -1,5 +1,5 @@
-// Linked into the learner's program. If SPY is set, writes to spy.RANK what each step does to three
-// weights:
+// Linked into the learner's program. If SPY is set, writes to spy.RANK what each step except the
+// last does to three weights:
 //
 //   start 0 WEIGHT VALUE           before the first step; WEIGHT: 0, 1 or 2
 //   step STEP WEIGHT INNER NEXT    values after this rank's optimizer, and when the next step begins

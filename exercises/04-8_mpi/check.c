@@ -1,6 +1,6 @@
 // Linked into the learner's program. Writes a line to mpi.RANK for each call:
 //
-//   hook COUNT 0 0              how many gradients the hook gets
+//   hook COUNT 0 0              how many floats the hook gets
 //   mpi COUNT MAIN LEVEL        how many numbers MPI_Allreduce adds up. MAIN: 1 in the main thread.
 //                               LEVEL: 1 if MPI was initialised for calls from this thread
 //   other COUNT 0 0             how many numbers comm_all_reduce adds up

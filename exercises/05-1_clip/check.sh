@@ -16,7 +16,7 @@ how long is a gradient of length 1 after clipping?"
 beside "in fp16 the norm does not include the loss scale" 1e-3 step \
     expected expected found found "loss scale" scales
 
-# In f32, multiplying and dividing by a power of two changes no bit.
+# In f32, multiplying and dividing by a power of two changes no bit, unless a number leaves the range of f32.
 learner plain 1 "${same[@]}" --amp off
 learner scaled 1 "${same[@]}" --amp off --loss-scale 4096
 values plain.0.jsonl step loss >plain
