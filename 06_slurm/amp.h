@@ -46,7 +46,7 @@ void amp_ready(void *arg, size_t offset, size_t count);
 // Calls ddp_wait, divides the averaged gradients by the loss scale, and computes the norm that the
 // optimizer needs for clipping.
 void amp_wait(Amp *amp);
-// After the optimizer: adapts the loss scale and makes new 16-bit weights.
+// After the optimizer: adapts the loss scale unless it is fixed; makes new 16-bit weights, if any.
 void amp_update(Amp *amp);
 
 // Waits for the device's scalars. scale.value: 0 without a loss scale; norm: of the last gradients.

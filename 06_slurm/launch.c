@@ -41,8 +41,8 @@ static void add_options(Args *args, Launch *l)
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: machine of rank 0" },
-        { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; with "
-          "several machines 29500)", .min = 0, .max = 65535 },
+        { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; default "
+          "with several machines: 29500)", .min = 0, .max = 65535 },
         { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to restart all ranks after one "
           "has failed", .min = 0, .max = 1e6 },
         { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write rank N's output to DIR/rankN.log" }));

@@ -29,13 +29,13 @@ typedef struct Virtual {
 } Virtual;
 // Divides the ranks among the processes. Ends the run if the division leaves a remainder.
 void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world);
-// Call it when the model has its weights. With virtual ranks, fails if device_name differs between
-// the processes.
+// Call it before the first step. With virtual ranks, fails if device_name differs between the
+// processes.
 void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *log);
 void virtual_end(Virtual *v);
 
 // The samples of this process: in each step a batch for each of its ranks, one after the other.
 void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32_t *ids);
 // The batch of this process's i-th rank, cut from `all`; false if there are no more ranks. Call it,
-// and train on the batch, for i = 0, 1, ... until it returns false; then call ddp_wait.
+// and compute the batch's gradients, for i = 0, 1, ... until it returns false; then call ddp_wait.
 bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch);

@@ -214,8 +214,8 @@ void amp_ready(void *arg, size_t offset, size_t count)
 
 // ==== Short messages =============================================================================
 
-// A communication hook. Each rank divides by the number of ranks before the sum. So the sum is no
-// larger than the largest gradient, and overflows only if that gradient would.
+// A communication hook. Each rank divides by the number of ranks before the sum. So, apart from
+// rounding, the sum does not exceed the largest gradient, and overflows only if that gradient does.
 static void average_short(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Amp *amp = arg;

@@ -131,8 +131,8 @@ static void place_by_file(const RendezvousConfig *c, bool one_host, TcpStoreConf
     rendezvous_file_write(path, store);
 }
 
-// Rank 0 listens at --master-addr or, by default, at the first host's address; if there is only one
-// host, at --iface's or on the loopback.
+// Rank 0 listens at --master-addr. Without it, rank 0 listens at the first host's address; but if
+// there is only one host, at --iface's address or on the loopback.
 static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
 {
     const char *host = c->address, *local = store->from[0] ? store->from : "127.0.0.1";

@@ -13,12 +13,12 @@ bool slurm_is_task(void);
 void slurm_rank(const RendezvousConfig *config, World *world);
 
 // Sets where the ranks of a step meet; rank 0 also binds its socket there. The place is a port of
-// the first host, or --master-port of --master-addr. With --rendezvous, rank 0 writes its address
-// to a file, and the others wait for it (rendezvous_file.h). Fails if there is no such place.
+// the first host; --master-addr replaces the host, --master-port the port. With --rendezvous, rank
+// 0 writes its address to a file, and the others wait for the file. Fails if there is no place.
 void slurm_place(const RendezvousConfig *config, const World *world, TcpStoreConfig *store);
 // The first host of the step.
 const char *slurm_first_host(void);
 
-// Ends the process if its job has several tasks and this process is none of them: it runs in the
-// batch script or in salloc's shell. Prints the command to use instead.
+// Call it if slurm_is_task is false. In the batch script or salloc's shell of a job with several
+// tasks, prints the command to use instead, and ends the process.
 void slurm_refuse(void);
