@@ -140,7 +140,7 @@ static const struct {
 
 // --- phases and the clock ------------------------------------------------------------------------
 
-// Runs the current phase on device i and waits until its work is finished.
+// Runs the current phase of replica i, if that has rows, and waits until its work is finished.
 static void do_phase(void *arg, int i)
 {
     Replicas *all = arg;
@@ -269,7 +269,7 @@ void replicas_options(Args *args, ReplicasConfig *config)
     link_options(args, &config->shared_link);
 }
 
-// The numbers of the devices. By default all GPUs; a CPU is divided into two devices.
+// Fills in the devices' numbers, and returns how many. By default all GPUs, or two parts of a CPU.
 static int choose_devices(const char *wanted, int numbers[REPLICAS_MAX])
 {
     char all[16];

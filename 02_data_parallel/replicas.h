@@ -14,8 +14,8 @@ void replicas_options(Args *args, ReplicasConfig *config);
 
 typedef struct Replicas Replicas;
 
-// Opens the devices; threads as in device_share. From now on the calling thread drives the first
-// device. It must also make all the calls below.
+// Opens the devices. threads: device_share's `asked`. From now on the calling thread drives the
+// first device. It must also make all the calls below.
 Replicas *replicas_open(const ReplicasConfig *config, int threads);
 // Frees the copies and closes their devices. The caller closes the first device.
 void replicas_close(Replicas *replicas);

@@ -73,7 +73,7 @@ static int count_ranks(const SpawnConfig *config)
 
 // --- the ranks -----------------------------------------------------------------------------------
 
-// In the child: connects to the other ranks.
+// In the child: meets the other ranks at rank 0, and fills in the World.
 static void join(TcpStoreConfig *store, int rank, World *world)
 {
     check_set_rank(rank, store->size);

@@ -1,7 +1,7 @@
 // ddp.c - every rank's gradients become the average of all ranks' gradients.
 //
 // Ranks that begin with the same weights and take the same steps keep the same weights. Read
-// average_naive first: it is all of data-parallel training. Buckets only make it faster.
+// average_naive first: it averages all gradients in one call. Buckets only make the step faster.
 #include "ddp.h"
 #include "alive.h"
 #include "check.h"
@@ -62,10 +62,10 @@ static void average_naive(Ddp *ddp)
 // the order in which they become final, so those that are final and not yet sent are one range. As
 // soon as this range is large enough, it is sent as a bucket, while backward continues:
 //
-//   compute   | forward | backward   .        .        |      | optimizer |
-//   network             .    | bucket 0 | bucket 1 | bucket 2 |
+//   compute   | forward | backward                     |   | optimizer |
+//   buckets                  | 0 |     | 1 |           | 2 |
 //
-// The first bucket is small, so that the network starts early.
+// The first bucket is small, so that the network starts early. The last leaves when backward ends.
 
 static void send_bucket(Ddp *ddp)
 {
@@ -125,7 +125,7 @@ void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes)
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model)
 {
     Ddp *ddp = xcalloc(1, sizeof *ddp);
-    // Gloo sends a GPU's gradients from the host. With SyncBN, two streams might then deadlock.
+    // With Gloo on a GPU, SyncBN's calls wait for the buckets before them. One stream is enough.
     bool by_host = comm_shares_devices && !device_shares_memory(model->device);
     bool beside = config->overlap && config->bucket_mb > 0 && !(config->sync_bn && by_host);
     *ddp = (Ddp){ .config = *config, .model = model, .hook = average, .hook_arg = model->ops,

@@ -26,7 +26,7 @@ void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 Comm *ddp_comm(Ddp *ddp);
 
 // Copies rank 0's parameters, buffers, optimizer arenas, and `bytes` of host memory at `state` to
-// all ranks. Fails if the weights differ afterwards.
+// all ranks. Rank 0 fails if the weights differ afterwards.
 void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes);
 
 // model_backward's callback: these gradients are final. arg: the Ddp.

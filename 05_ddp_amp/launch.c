@@ -170,7 +170,7 @@ static void start_all(Launch *l, int start)
     }
 }
 
-// Waits 0.5 s before the first restart, then 1 s, 2 s ... 30 s. Returns false: no restart.
+// Waits before a restart: 0.5 s, then 1 s, 2 s ... at most 30 s. Returns whether to restart.
 static bool wait_to_restart(Launch *l, int start, int *status)
 {
     double pause = start < 6 ? 0.5 * (1 << start) : 30;

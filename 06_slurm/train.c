@@ -1,7 +1,7 @@
 // train.c - trains a network: an image classifier or a language model.
 //
-// Read it from the bottom up: main parses the options; run() sets everything up and goes through
-// the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
+// Read it from the bottom up: main parses the options; run() sets everything up; train() goes
+// through the epochs; train_epoch() goes through the batches; train_step() handles one batch.
 #include "alive.h"
 #include "args.h"
 #include "check.h"
@@ -174,7 +174,7 @@ static void apply_gradients(Job *job)
 }
 
 // Everything that happens to a batch. A step that only enqueues work, and never waits for the
-// device, can be recorded once and then replayed.
+// device or involves the host, can be recorded once and then replayed.
 static void train_step(void *arg)
 {
     Batch batch, part;
