@@ -25,7 +25,7 @@ void amp_check_options(const Args *args, const AmpConfig *config, int batch_size
 // the checkpoint to resume, or NULL.
 Type amp_type(const AmpConfig *config, const Dataset *data, const World *world,
               const Device *device, const char *from);
-// The rows of one part of a batch, which go through the model together.
+// How many rows of a batch go through the model together. The last part may have fewer.
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size);
 Shape amp_batch_shape(const Model *model, int batch_size);  // of all parts together
 
@@ -43,8 +43,8 @@ void amp_save(Amp *amp, TrainState *state);
 bool amp_part(Amp *amp, const Batch *batch, int i, Batch *part);
 // model_backward's callback: adds up the parts, and with the last one passes the sum to ddp_ready.
 void amp_ready(void *arg, size_t offset, size_t count);
-// Calls ddp_wait, divides the averaged gradients by the loss scale, and computes the norm that the
-// optimizer needs for clipping.
+// Calls ddp_wait, and divides the averaged gradients by the loss scale. With --clip-norm, computes
+// their norm for the optimizer.
 void amp_wait(Amp *amp);
 // After the optimizer: adapts the loss scale unless it is fixed; makes new 16-bit weights, if any.
 void amp_update(Amp *amp);

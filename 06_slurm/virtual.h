@@ -1,5 +1,5 @@
 // virtual.h - a fixed number of virtual ranks, computed by any number of processes that divides it.
-// With the same processor, libraries and number of threads, such runs end with the same bits.
+// With equal processors or GPUs, libraries and thread counts, such runs end with the same bits.
 #pragma once
 #include "amp.h"
 #include "sampler.h"
@@ -30,7 +30,7 @@ typedef struct Virtual {
 // Divides the ranks among the processes. Ends the run if the division leaves a remainder.
 void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world);
 // Call it before the first step. With virtual ranks, fails if device_name differs between the
-// processes.
+// processes, and sets ddp's hook.
 void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *log);
 void virtual_end(Virtual *v);
 

@@ -7,8 +7,8 @@
 //   2 ranks                    rank 0    rank 1    rank 0
 //
 // Shares may differ: no batch is repeated to make them equal. So the loop over batches must not
-// contain a collective, which a rank with fewer batches would never call. After the loop, all ranks
-// wait for each other and add up their counts:
+// contain a collective, which a rank with fewer batches would call less often. After the loop, all
+// ranks wait for each other and add up their counts:
 //
 //   rank 0   | batch 0 | batch 2 |         | all-reduce |
 //   rank 1   | batch 1 | barrier           | all-reduce |
@@ -18,8 +18,8 @@
 // addition does not matter. For losses it would. So each loss is rounded to a multiple of 2^-32,
 // and the whole and the fractional parts are added up as two integers (result_count).
 //
-// With any number of ranks an image has the same neighbours in its batch, and so the same bits and
-// the same prediction. The printed result does not depend on the number of ranks.
+// With any number of ranks an image has the same neighbours in its batch. If each rank also has
+// the same number of threads (or a GPU with --deterministic), the printed result is the same.
 #include "eval.h"
 #include "check.h"
 
@@ -193,7 +193,7 @@ static void gather(Eval *eval)
     for (int s = 0; s < eval->test->count * eval->model->per_row; s++) {
         int batch = s / labels;
         Verdict v = all[((batch % size) * most + batch / size) * labels + s % labels];
-        CHECK(v.label < 0 || v.label == dataset_label(eval->test, s), "this is a bug in ddp.c",
+        CHECK(v.label < 0 || v.label == dataset_label(eval->test, s), "this is a bug in eval.c",
               "test label %d has the verdict of another label", s);
         eval->result.verdicts[s] = v;   // label -1: a picture that was skipped
     }

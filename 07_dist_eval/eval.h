@@ -15,7 +15,7 @@ typedef struct EvalConfig {
 } EvalConfig;
 void eval_options(Args *args, EvalConfig *config);
 
-// On rank 0: fails if the result's file cannot be written.
+// On rank 0: claims the file of --predictions, or fails (output_lock).
 void eval_probe(const EvalConfig *config, const World *world);
 
 typedef struct Eval Eval;
@@ -39,7 +39,7 @@ void eval_begin(Eval *eval, Loader *loader);
 void eval_batch(Eval *eval, const Batch *batch);
 // Waits for all ranks. Returns the counts of all ranks; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
-// On rank 0: prints and writes what else the options ask for about the last evaluation.
+// On rank 0: does for the last evaluation what --show-naive, --per-class and --predictions ask.
 void eval_print(Eval *eval);
 
 // The sum of all ranks' counts. Waits for the other ranks.

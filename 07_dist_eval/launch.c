@@ -4,8 +4,8 @@
 //   rank 0         | exec | meet | step | step | waits ...         |        | exec | resume ...
 //   rank 1         |   exec | meet | step | step X                 |        |   exec | resume ...
 //
-// Several machines have a launch each. They do not communicate: when a rank fails, the ranks on the
-// other machines notice it and end, and every launch may restart its own.
+// Several machines have a launch each. The launches do not communicate: when a rank fails, the
+// ranks on the other machines notice it and end, and every launch may restart its own.
 //
 // launch starts any program. If the program sends heartbeats (alive.h), launch reports how far a
 // failed rank had come.

@@ -15,7 +15,7 @@
 //   process 1   rank 2 | rank 3 | sum --+
 //
 // What a rank computes must not depend on which process computes it. So its samples and batches are
-// fixed, and all processes must have the same kind of device and as many threads.
+// fixed, and all processes must have the same kind of device and the same number of threads.
 #include "virtual.h"
 #include "agree.h"
 #include "check.h"
@@ -107,8 +107,8 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
 
 // ==== Sums that do not depend on their order =====================================================
 
-// ddp.c's hook, called for each bucket of each of this process's ranks. A sum has room for 2^62
-// units of 2^-40, so a rank's gradient may have 2^62 / ranks. A larger one, infinity or NaN sets a
+// ddp.c's hook, called for each bucket of each of this process's ranks. A sum may reach 2^62
+// units of 2^-40, so a rank's gradient may reach 2^62 / ranks. A larger one, infinity or NaN sets a
 // flag, which is summed with the last bucket and makes a gradient infinite in all processes.
 static void add_integers(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
