@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Without an overflow the program must train like the finished step. If rank 1's fifth step overflows, all ranks must
-# skip that step, and it must change nothing: five steps end with the weights of four.
+# skip that step: five steps end with the weights of four. No message may be added.
 # fails with: rank 0 skips the step in which rank 1's gradients overflow
 build --with check.c --wrap loss_cross_entropy
 same=(--amp fp16 --train-samples 128 --seed 5 --timeout 5)
@@ -16,7 +16,7 @@ why="Which gradients do all ranks have anyway? An overflow on one rank also show
 equal "no message is added" "$(grep -c '"call":' right.json) calls" "$(grep -c '"call":' calm.json) calls"
 
 export OVERFLOW_IN_STEP=5
-# With --bucket-mb 0 the only message is sent in amp_wait. So a check before amp_wait never sees the average.
+# With --bucket-mb 0, amp_wait sends all gradients. So a check before amp_wait never sees their average.
 try_learner two 2 "${same[@]}" --bucket-mb 0
 printf '%s\n' 0 0 0 0 1 1 1 1 >expected
 for rank in 0 1; do

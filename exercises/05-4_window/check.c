@@ -1,5 +1,5 @@
-// Rank 0 prints the events of a step: the images of each forward pass, the bytes of each
-// all-reduce, and the optimizer's update at the end.
+// Rank 0 prints the events of a training step: the number of images in each forward pass, the bytes
+// of each all-reduce, and the optimizer's update at the end.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

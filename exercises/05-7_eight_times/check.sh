@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two ranks must have the same norms and losses with a batch in one part and in several: with AdamW, with a last batch
-# that the parts do not divide, with clipping, and with SGD. With four virtual ranks they must be the finished step's.
+# With a batch in several parts, two ranks must have the norms and losses of the finished program with a whole batch:
+# with AdamW, with parts of different sizes, with clipping, and with SGD. With four virtual ranks, both programs have
+# whole batches, and must agree, too.
 # fails with: a batch in 8 parts has the norms of the whole batch
 build
 adam=(--optim adamw --lr 0.002 --train-samples 208 --seed 5 -b 24)        # the last batch has 8 images of each rank

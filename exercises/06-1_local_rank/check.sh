@@ -1,10 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Starts processes with the variables that srun sets, on one node and on two, with ranks in blocks and cyclic. Each
-# process must print the right local rank.
+# Starts processes with the variables that srun sets, on one node and on two, with ranks in blocks and cyclic. Rank 0
+# must print the right local rank of each process.
 # fails with: on two nodes, in blocks: each rank has the local rank that Slurm gives it
 build
 
-# srun NAME RANKS...: starts the ranks of one node per argument, such as "0,1". -> NAME.R.out
+# srun NAME RANKS...: starts the ranks of one node per argument, such as "0,1", and waits for them. Rank R's output is
+# in NAME.R.out, and its right local rank in NAME.R.local.
 srun()
 {
     local name=$1 node ranks rank local_rank tasks=0 pids=()
@@ -27,7 +28,8 @@ srun()
     done
     wait "${pids[@]}"
 }
-# The local rank in the rank's [init] line, or else the error that it printed.
+# introduced NAME RANK: prints the local rank in RANK's [init] line, which is in rank 0's output. If there is no such
+# line: the first error that RANK printed, or "no output".
 introduced()
 {
     local name=$1 rank=$2 found
