@@ -7,8 +7,8 @@
 //
 // Integer addition does not round: every order gives the same bits. But within a batch, sums stay
 // floats, so the batches must not depend on the number of processes. So the run has a fixed number
-// of virtual ranks, each with its own batches. Each process computes some of them, one after the
-// other, and adds up their gradients as integers in units of 2^-40:
+// of virtual ranks, each with its own batches. Each process computes some of the ranks, one after
+// the other, and adds up their gradients as integers in units of 2^-40:
 //
 //   process 0   rank 0 | rank 1 | sum --+
 //                                       +-- all-reduce: the same bits in both

@@ -370,7 +370,8 @@ def limit_text(limits):
 
 PLAIN = ("--no-augment", "-p", 5)       # images as they are; every 5 steps the loss is read and printed
 LAYOUTS = ("default", "channels_last")
-# Our own tensors are in huge pages. jemalloc has the settings of PyTorch's tuning guide.
+# Memory allocators to try for PyTorch. Our own tensors are in huge pages, so PyTorch may use them, too. jemalloc has
+# the settings of PyTorch's tuning guide.
 ALLOCATORS = {
     "": {},
     "huge_pages": {"THP_MEM_ALLOC_ENABLE": 1},

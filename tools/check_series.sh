@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# check_series.sh [ROOT] - checks the rules that keep the diffs between steps readable. Prints each place that breaks
-# a rule, with the rule, and returns 1 if there are any.
+# check_series.sh [ROOT] - checks the rules that keep the diffs between steps readable. Also checks the pages with
+# readme_diff.sh. Prints the size of each diff, and each place that breaks a rule, with the rule. Returns 1 if there are
+# any such places.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -50,7 +51,6 @@ check_step()
         [[ $file == */train.c ]] || [ "$(count_lines "$file")" -le "$most" ] ||
             broken "$file:$most" "a file beside train.c is read in one sitting: at most $most lines"
     done
-    # Text that would have to change in every step.
     while IFS= read -r line; do
         broken "$line" "no #if in a step, and no name or number of one, no date, no transcript of a run"
     done < <(grep -nHE -e '^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b' -e '(^|[^A-Za-z0-9_.%\-])0[1-9]_[a-z]' \

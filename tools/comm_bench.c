@@ -1,12 +1,13 @@
-// comm_bench.c - measures a collective over sizes, and prints what nccl-tests prints.
+// comm_bench.c - measures a collective over sizes, and prints a table like that of nccl-tests.
 //
 //   build/cpu/comm_bench -n 2 --op all_reduce      starts two ranks on this machine
-//   srun -N 2 build/cpu/comm_bench -n 0            runs one rank, started by srun, launch or mpirun
+//   srun -N 2 build/cpu/comm_bench -n 0            is one of the ranks that srun, launch or mpirun starts
 //
 //   time    of one call on the slowest rank; median over the calls
 //   algbw   bytes / time
-//   busbw   the load of each connection: algbw times 2 (n-1)/n for all_reduce, 1 for broadcast.
-//           Compare it with the hardware's bandwidth, or between different numbers of ranks
+//   busbw   the load of each connection between n > 1 ranks: algbw times 2 (n-1)/n for all_reduce,
+//           1 for broadcast. Compare it with the hardware's bandwidth, or between different numbers
+//           of ranks
 //
 // The last line is the number of bytes that rank 0 passed to all calls, warm-up included.
 #include "../03_ddp_fork/spawn.h"

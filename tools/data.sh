@@ -136,8 +136,8 @@ take_from_archive()
     done < <(each_file)
 }
 
-# fetch URL FILE: continues a partial file, also that of an interrupted command. If a connection breaks, tries again,
-# but only five times in a row without a new byte.
+# fetch URL FILE: downloads, and continues a partial file, also that of an interrupted command. If a connection breaks,
+# tries again. Five attempts in a row without a new byte are the last.
 fetch()
 {
     have curl || die "curl is not installed" "apt install curl ca-certificates"

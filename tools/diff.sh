@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# diff.sh - ./ddp diff A B [FILE...]: shows what is new in step B after step A: the diff of all sources, or of the named
-# files.
+# diff.sh - ./ddp diff A B [FILE...]: shows how step B differs from step A, in all sources or in the named files. Lists
+# the files that only one step has, and shows the diff of each file that differs.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"

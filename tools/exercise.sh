@@ -286,7 +286,7 @@ cmd_check()
     check
 }
 
-# ./ddp builds the step before it calls this script.
+# ./ddp builds the step before it calls this script, unless DDP_BUILD is set.
 is_built() { [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ]; }
 must_be_built() { is_built || die "there are no programs in $build yet" "./ddp setup builds them"; }
 
@@ -323,7 +323,7 @@ cmd_watch()
 }
 file_times() { find "$copy" -type f ! -name '.*' ! -name '*~' -printf '%p %s %T@\n' | sort; }
 
-# From step 04 on the learner's launcher starts two ranks; without a step, mpirun does. GPU=real: on GPUs.
+# From step 04 on the learner's launcher starts two ranks; without a step, mpirun does, with GPU=real on GPUs.
 cmd_run()
 {
     must_be_begun
@@ -451,7 +451,7 @@ grade_one()
 }
 
 # read_log FOLDER: prints "ID MINUTES HINTS LAST" for each exercise in the participant's log. LAST is the number of the
-# exercise's last line. The log comes from a participant, so only its numbers count, in lines like ours. The time
+# exercise's last line. The log comes from a participant, so lines that are not like ours are ignored. The time
 # between two lines belongs to the exercise of the second line. Half an hour or more is a break, and does not count.
 read_log()
 {
