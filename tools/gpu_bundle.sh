@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # gpu_bundle.sh - packs the CUDA programs, their tests and libraries for a GPU machine without compilers. The machine
-# needs only a driver, CUDA 13, cuDNN 9 and NCCL 2, system-wide or as the pip packages that come with PyTorch.
+# needs a driver, CUDA 13, cuDNN 9 and NCCL 2, system-wide or as the pip packages that come with PyTorch. Its glibc and
+# processor must be new enough: gpu-bundle/run doctor checks them.
 #
 #   gpu_bundle.sh [-o OUT] [--build FOLDER]
-#     -o       a .tar.xz (default build/gpu-bundle.tar.xz), or a folder
+#     -o       a .tar.xz (default gpu-bundle.tar.xz in the folder of --build), or a folder
 #     --build  the folder with cuda/ and cuda-gloo/ (default build/)
 #
 # On the GPU machine:  tar xf gpu-bundle.tar.xz; gpu-bundle/run doctor; gpu-bundle/run test
@@ -49,7 +50,7 @@ for backend in cuda cuda-gloo; do
     (cd "$build" && find $backend -type f -perm -u+x -exec cp --parents -t "$to/build" {} +)
 done
 cp "$build/tests/tool_compare_weights" "$to/build/tests"
-# tests/list: "name seconds", the limits from the ctest: lines of the tests
+# tests/list: for each test "name seconds". The limit is the TIMEOUT of the test's ctest: line, or 60.
 for source in "$root"/tests/test_*.c; do
     name=$(basename "$source" .c)_cuda
     [ -x "$build/tests/$name" ] || continue
@@ -66,8 +67,8 @@ strip --strip-debug "${programs[@]}"
 
 # --- shared libraries -------------------------------------------------------------------------------------------
 # glibc and NVIDIA's libraries come from the GPU machine. lib/spare holds libraries that it probably has, each in its
-# own folder. A spare is used only if the machine's own is missing or too old: that machine's other libraries may need
-# its newer libstdc++.
+# own folder. A spare is used only if the machine's own is missing or too old. Other libraries of that machine may need
+# a libstdc++ that is newer than the spare.
 
 nvidia=()
 while read -r name path; do
@@ -84,9 +85,9 @@ done < <(for program in "${programs[@]}"; do ldd "$program"; done |
     sed -nE 's/^[[:space:]]*([^ /]+) => ([^ ]+).*/\1 \2/p' | sort -u -k1,1)
 [ ${#nvidia[@]} -gt 0 ] || die "these programs use no NVIDIA library" "is $build/cuda a build with CUDA?"
 
-# --- what it is, for ./run doctor -------------------------------------------------------------------------------
+# --- the file about, for ./run ----------------------------------------------------------------------------------
 
-# newest GLIBC FILE...: the newest version of GLIBC's symbols that these files need
+# newest PREFIX FILE...: the newest version PREFIX_N of symbols that these files need or define
 newest()
 {
     local what=$1
@@ -96,8 +97,8 @@ newest()
 mapfile -t carried < <(find "$to/lib" -type f)
 cache() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 defined() { sed -nE "s/^#define $2 ([0-9]+).*/\1/p" "$1" 2>/dev/null | head -1; }
-# version FOLDER FILE PREFIX LEVEL: a library's version, from the macros PREFIX_MAJOR, _MINOR and _PATCHLEVEL of its
-# header FILE. FOLDER: the variable in CMake's cache that has the header's folder.
+# version FOLDER FILE PREFIX LEVEL: a library's version, from the macros PREFIX_MAJOR, PREFIX_MINOR and PREFIX_PATCH of its
+# header FILE. LEVEL is appended to PREFIX_PATCH. FOLDER: the variable in CMake's cache that has the header's folder.
 version()
 {
     local file
@@ -116,7 +117,7 @@ version()
     echo "cuDNN: $(version CUDNN_INCLUDE_DIR cudnn_version.h CUDNN LEVEL)"
     echo "NCCL: $(version NCCL_INCLUDE_DIR nccl.h NCCL '')"
     echo "architectures: $(cache CMAKE_CUDA_ARCHITECTURES)"
-    # instructions that gloo_reduce.c of cuda-gloo may use: it is compiled for DDP_MARCH
+    # This machine's instructions. Files that are compiled for DDP_MARCH, such as gloo_reduce.c, may use them.
     echo "cpu: $(sed -n 's/^flags.*: //p' /proc/cpuinfo | head -1 | tr ' ' '\n' |
         grep -E '^(avx|fma|bmi|f16c)' | grep -v vp2intersect | sort | paste -sd' ')"
 } >"$to/about"

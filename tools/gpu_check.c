@@ -3,7 +3,7 @@
 //   build/cpu/gpu_check write FILE       a step of LeNet, ResNet-18 and a GPT: losses, gradients
 //   build/cuda/gpu_check compare FILE N  the same on GPU N, in f32, TF32 and a 16-bit type
 //
-// Exit status: 0 the numbers agree, 4 they do not, 77 no GPU is visible, others: an error.
+// Exit status of compare: 0 the numbers agree, 4 they do not, 77 no GPU is visible, others: an error.
 #include "check.h"
 #include "model.h"
 #include "optim.h"
@@ -16,8 +16,8 @@
 
 enum { ROWS = 32, CLASSES = 10, SIZE = 32, EXIT_DIFFERENT = 4, EXIT_NO_GPU = 77 };
 
-// How programs compute, and the allowed distances from the CPU's loss and gradients, as fractions
-// of a tensor's norm. A different order of sums gives about 1e-5, a ReLU or maximum that rounding
+// Ways to compute, with the allowed distances from the CPU's loss and gradients, as fractions of a
+// tensor's norm. A different order of sums gives about 1e-5, a ReLU or maximum that rounding
 // flips gives 1e-3 to 1e-2, and one lost row of 32 gives 1.8e-1. With 10-bit mantissas many
 // ReLUs flip: 5e-2, and 2e-1 in the short vectors of biases and normalisations.
 typedef struct Mode {
@@ -107,8 +107,8 @@ static void load_classes(const Job *job, int32_t *to, size_t count)
     free(classes);
 }
 
-// Shifts the inputs of ReLUs by 2 deviations, up or down by channel. Without that, rounding flips a
-// ReLU or two in every other run.
+// Sets the biases of batch norms, which are 0 at first, to 2 or -2 by channel. So fewer inputs of
+// ReLUs are near 0. Without that, rounding flips a ReLU or two in every other run.
 static void shift_norms(const Job *job)
 {
     const Model *model = job->model;
@@ -224,7 +224,8 @@ static double distance(const StTensor *ours, const StTensor *theirs)
     return sqrt(off / norm);
 }
 
-// Prints the first tensor that differs, and if there are more, how many. Returns true if none does.
+// Prints the first tensor that is off by more than its limit, and if there are more, how many.
+// Returns true if there is none. Raises *worst to the largest distance.
 static bool compare(int gpu, const Mode *mode, const char *how, const Results *ours,
                     const StFile *file, double *worst)
 {

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154  # colors and say: shell.sh; from the root of the tree
-# gpu_check.sh - ./ddp does not train on GPUs on which gpu_check.c fails. The verdicts are stored in
-# build/gpu_check: a folder per combination of driver, GPUs and build, since several machines may share build/, with a
-# file per GPU. Only the GPUs of a run are checked, so a full GPU that the run does not use does not matter.
+# gpu_check.sh - ./ddp does not train on GPUs on which gpu_check.c fails. The verdicts are in build/gpu_check. It has a
+# folder for each combination of driver, GPUs, libraries and build, because several machines may share build/. The
+# folder has a file for each GPU. Only the GPUs of a run are checked: an unused GPU may have no free memory.
 
 gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds for a GPU
 
@@ -75,8 +75,9 @@ stored_gpu_verdict()
     echo "$verdict"
 }
 
-# check_gpu GPUS [again]: checks GPUs 0 to GPUS - 1, those without a stored verdict unless "again", until one fails.
-# Stores the verdicts, except for a lack of memory or a missed time limit, which may be temporary.
+# check_gpu GPUS [again]: checks GPUs 0 to GPUS - 1, until one fails. Without "again", a stored verdict replaces the
+# check. Sets $verdict to the last verdict. Stores each verdict, except a lack of memory or a missed time limit, which
+# may be temporary.
 check_gpu()
 {
     local folder gpu numbers=build/gpu_check/cpu.$$

@@ -97,7 +97,7 @@ static inline int ranks_join(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Starts all ranks, waits for them, and returns the first status that is not 0.
+// Starts all ranks and waits for them. Returns 0, or the status of the lowest rank whose status is not 0.
 static inline int ranks_run(int size, int (*run)(void *arg, const World *world), void *arg)
 {
     pid_t pids[RANKS_MAX];

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# readme_diff.sh [--check] [ROOT] - copies sources into pages. In any page `<!-- quote: PATH -->` is followed by a file,
-# and `<!-- quote: PATH /FROM/ /TO/ -->` by its lines from the first that matches FROM to the next that matches TO. More
-# pairs quote more of the file. With two paths, the lines are those that change from the first file to the second.
-# A step's README.md also has a list of the step's files between two markers, and below a heading that ends with the
-# name of a file, each sentence "N. ..." is followed by hunk N of the file's diff. The sentences may have any order, but
-# each hunk needs one. With --check the tool only lists the pages that are out of date, and returns 1 if there are any.
+# readme_diff.sh [--check] [ROOT] - copies sources into pages. In any page, a file stands between `<!-- quote: PATH -->`
+# and `<!-- quote end -->`. `<!-- quote: PATH /FROM/ /TO/ -->` quotes only the lines from the first match of FROM to the
+# next match of TO, which may be in the same line. More pairs quote more of the file. With two paths, the lines are
+# those that change from the first file to the second.
+# The README.md of each step except the first also has a list of the step's files between two markers. Below a heading
+# that ends with the name of a changed file, each sentence "N. ..." is followed by hunk N of the file's diff. The
+# sentences may have any order, but each hunk needs one.
+# With --check the tool only lists the pages that are out of date, and returns 1 if there are any. With or without
+# --check, it returns 1 if a page has a mistake.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -123,7 +126,7 @@ add_hunks()
                 changes[part[1]] = left[name[count]] = 1
             }
         }
-        # what an earlier run wrote, with the blank line before it
+        # drops what an earlier run wrote, with the blank line before it
         /^```diff$/ && file { old = 1; blank = 0 }
         old { old = !/^```$/; next }
         blank { print ""; blank = 0 }

@@ -48,7 +48,7 @@ static int size_of(const StFile *file, const char *path, const char *name, int o
 }
 
 // The sizes, from the tensors, their names and the metadata. The file may come from anywhere, so the sizes are checked
-// here, before memory is allocated.
+// here, before the model is made.
 static ModelConfig config_of(const StFile *file, const char *path)
 {
     const char *arch = st_metadata(file, "ddp.arch"), *heads = st_metadata(file, "ddp.heads");
@@ -148,7 +148,8 @@ static int draw(const Speaker *s, const float *logits, int64_t number)
     return best;
 }
 
-// Replaces control characters, also in UTF-8, by spaces: a terminal would take them for commands.
+// Prints a byte. Control characters, also in UTF-8, become spaces: a terminal would take them for commands. Line breaks
+// and tabs stay.
 static void print_token(uint8_t byte)
 {
     static uint8_t last;

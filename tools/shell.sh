@@ -27,7 +27,7 @@ quoted()
     printf '%s' "${line# }"
 }
 
-# show prints a command; run then also runs it.
+# show prints a command; run prints and runs it.
 show() { say "$dim\$$plain $bold$(quoted "$@")$plain"; }
 run() { show "$@"; "$@"; }
 
@@ -42,7 +42,7 @@ count_gpus()
 }
 
 # step_command FOLDER RANKS OPTION...: sets command, which starts the step in FOLDER with RANKS ranks or devices. If
-# RANKS is empty, the program starts without a launcher and with its own default.
+# RANKS is empty, the program starts without a launcher and with its own default. 01 ignores RANKS.
 step_command()
 {
     local folder=$1 ranks=$2

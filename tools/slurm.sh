@@ -9,8 +9,8 @@
 #
 # The head and each node have their own processes, hostname, network, mounts and shared memory. Slurm keeps its files
 # (configuration, logs, state) in a tmpfs on /etc/slurm (or /mnt) that only the cluster sees. So when the keeper dies,
-# even by kill -9, the kernel removes all of these. If the system refuses namespaces, each node is a slurmd on this
-# host's loopback interface.
+# even by kill -9, the kernel removes all of these. With --loopback, or if the system refuses namespaces, each node is a
+# slurmd on this host's loopback interface.
 #
 # The keeper locks $dir/slurm.lock. $dir/keeper holds its pid, $dir/cluster settings for other calls of this script. A
 # second process, the sweeper, waits for the end of the keeper. It removes these files and, without namespaces, the
@@ -150,7 +150,8 @@ write_files()
 }
 
 # --- in the cluster -------------------------------------------------------------------------------------------------
-# Functions that run in the keeper and in process 1 of each node. $mode is "hosts" (with namespaces) or "loopback".
+# These functions, except pass_on, run in the keeper and in process 1 of each node. $mode is "hosts" (with namespaces)
+# or "loopback".
 
 # pass_on VARIABLE...: exports these variables to functions that run in a new process, as "$self" inside FUNCTION.
 pass_on()
@@ -159,7 +160,8 @@ pass_on()
     export DDP_SLURM_SETTINGS
 }
 
-# daemon NAME COMMAND...: runs it without the capabilities that a user other than root has in the namespaces.
+# daemon NAME COMMAND...: runs COMMAND without the capabilities that a user other than root has in the namespaces. The
+# output goes to log/NAME.out.
 daemon() { setpriv --inh-caps=-all --ambient-caps=-all -- "${@:2}" >>"$base/log/$1.out" 2>&1 </dev/null; }
 
 # started WHAT COMMAND...: gives up the cluster unless the command succeeds within 30 s.
@@ -276,7 +278,7 @@ keep()
 
 # --- starting and ending the cluster --------------------------------------------------------------------------------
 
-# Root may create namespaces. Other users may need a user namespace for that, in which they keep their identity.
+# Root may create namespaces. For other users, unshare first creates a user namespace. They keep their identity there.
 spaces=(--mount --net --uts --ipc --pid)
 [ $EUID = 0 ] || spaces=(--user "${spaces[@]}")
 unshare_all()
@@ -299,7 +301,8 @@ probe()
     unshare --mount --net --uts --ipc --pid --fork mount -t proc proc /proc
 }
 
-# Sets $mode, and $base, the folder of Slurm's files: Slurm allows no blanks in paths, and only short socket paths.
+# Sets $mode, and $base, the folder of Slurm's files. $base is not in $dir, because Slurm allows no blanks in paths, and
+# only short socket paths.
 choose_mode()
 {
     local why
@@ -365,7 +368,8 @@ sweep()
     rmdir "$dir" 2>/dev/null || true
 }
 
-# Processes of this cluster: those with its DDP_SLURM, and tasks started without that variable, which have Slurm's.
+# Prints the pids of this cluster's processes: those with its DDP_SLURM. Tasks can be started without that variable, so
+# processes with its SLURM_CONF and a SLURM_JOB_ID count, too.
 of_this_cluster()
 {
     {
@@ -435,7 +439,7 @@ cmd_up()
     die "slurm: the cluster did not start"
 }
 
-# Like up, but the kernel ends the cluster when the caller ends.
+# Like up, but in the foreground, and the kernel kills the keeper when the caller ends.
 cmd_hold()
 {
     parse_start "$@"
@@ -447,10 +451,11 @@ cmd_hold()
 
 runs() { [ -e "$dir/slurm.lock" ] && ! flock -s -n "$dir/slurm.lock" true; }
 
-# True in a shell that `run bash` has started.
+# True inside a cluster with namespaces, for example in a shell that `run bash` has started.
 within() { [ -n "${DDP_SLURM:-}" ] && [ -e "$DDP_SLURM/hosts" ]; }
 
-# Ends the script if no cluster is ready. Sets $mode, $base, $nodes, and $pids: each host's process 1.
+# Ends the script if no cluster is ready, if another user owns the cluster, or if this shell is inside it. Sets $mode,
+# $base, $nodes, and $pids: each host's process 1. Without namespaces, $pids has only the keeper, as head.
 find_cluster()
 {
     ! within || die "slurm: this shell already runs inside the cluster"
@@ -467,7 +472,7 @@ enter()
     shift
     environment=("SLURM_CONF=$base/slurm.conf" "DDP_SLURM=$base" "OMPI_MCA_orte_tmpdir_base=$base/tmp")
     [ $EUID != 0 ] || environment+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
-    # Without namespaces all nodes have the same name, and Open MPI would use shared memory between them.
+    # Without namespaces all nodes have the same hostname, and Open MPI would use shared memory between them.
     [ "$mode" = hosts ] || exec env -u OMPI_MCA_btl_tcp_if_exclude "${environment[@]}" \
         OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo "$@"
     [ $EUID = 0 ] || user=(--preserve-credentials)

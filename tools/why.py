@@ -19,7 +19,7 @@ from plot import FILE_ERRORS, end_with, find_units, read_events, read_timeline, 
 HERE = os.path.dirname(os.path.abspath(__file__))
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
 COMPUTE, EXCHANGE = r"forward|loss|backward|optimizer|cast|unscale", r"all_|wait for gradients|slow network|compare|broadcast"
-# name: (ranks or 0: this run's, latency in us, bandwidth of one connection in GB/s); see docs/scaling.md
+# name: (ranks (0: as many as this run), latency in us, bandwidth of one connection in GB/s); see docs/scaling.md
 NETWORKS = {"1 Gbit/s": (0, 50, 0.118), "25 Gbit/s": (8, 14, 2.9), "NVLink": (8, 3.4, 370)}
 
 
@@ -127,7 +127,8 @@ class Run:
         self.gradients = statistics.median(sum(call[0] for call in of_step.values()) for of_step in calls)
         self.calls = statistics.median(map(len, calls))
         self.network = statistics.median(sum(min(times[call])[0] for call in of_step) for of_step in calls)
-        # A message is never smaller than a layer, whatever --bucket-mb says.
+        # A message is never smaller than a layer, whatever --bucket-mb says. So self.bucket, if not 0, is at least
+        # the mean size of a message.
         self.bucket = self.options.get("bucket_mb", 25)
         if self.bucket and self.calls:
             self.bucket = max(self.bucket, self.gradients / self.calls / 2**20)

@@ -37,7 +37,7 @@ programs=("$here/build/cuda/07_dist_eval/train" "$here/build/cuda-gloo/07_dist_e
 python=${DDP_PYTHON:-python3}
 first_path=${LD_LIBRARY_PATH:-}         # kept for other programs
 
-# Folders with NVIDIA's libraries: those of DDP_LIBRARIES, then pip's packages, which PyTorch uses, then others.
+# Folders that may hold NVIDIA's libraries: first DDP_LIBRARIES, then pip's packages, which PyTorch uses, then others.
 list_folders()
 {
     tr : '\n' <<<"${DDP_LIBRARIES:-}"
@@ -55,10 +55,10 @@ END
 
 in_cache() { PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name { print $NF; exit }'; }
 
-# The loader's list of libraries for a program, "NAME => PATH", and the missing ones.
+# What the loader says of a program: its libraries, "NAME => PATH", and the missing libraries and functions.
 trace() { LD_LIBRARY_PATH=$path LD_TRACE_LOADED_OBJECTS=1 LD_WARN=1 LD_BIND_NOW=1 "$1" 2>&1; }
 trace_all() { local program; for program in "${programs[@]}"; do trace "$program"; done | sort -u; }
-# Names of missing libraries; if there are none, of missing functions.
+# Names of libraries that are missing or too old; if there are none, of missing functions.
 lacking()
 {
     local said names
@@ -69,7 +69,8 @@ lacking()
     sort -u <<<"$names"
 }
 
-# Sets path, where our programs find their libraries, and missing, the libraries that were not found.
+# Sets path, where our programs find their libraries, and missing, the names from lacking that no spare library mends.
+# Sets found, the paths of libcuda.so.1 and of the libraries in the folders of list_folders.
 set_path()
 {
     local name folder spare=yes
@@ -112,7 +113,7 @@ gpu_is_usable() { "$here/build/tests/test_streams_cuda" >/dev/null 2>&1; [ $? !=
 
 # --- doctor -------------------------------------------------------------------------------------------------------
 
-# row must|may WHAT FOUND MISSING: prints a line. MISSING is shown if FOUND is empty.
+# row must|may WHAT FOUND MISSING: prints a line with FOUND. If FOUND is empty, prints MISSING, and must sets bad=yes.
 row()
 {
     local color=$green mark='ok'
@@ -271,7 +272,7 @@ check_recorded_f32() { recorded --amp off --tf32 0; }
 check_recorded_tf32() { recorded --amp off --tf32 1; }
 check_recorded_fp16() { recorded --amp fp16 --accumulate 2; }
 
-# Learns the text of this script: the bundle has no other text.
+# Learns the text of this script: the bundle has no data set.
 gpt()
 {
     step_command "$here/build/cuda/07_dist_eval" 1 -a gpt --data "text:$here/run" --dropout 0.1 -b 32 -j 1 --epochs 1 \
@@ -312,8 +313,7 @@ ranks_alike()
     same "one process $(sed -n 's/^weight hash: //p' one.out); $ranks ranks, twice" \
         "$(sed -n 's/^weight hash: //p' ranks.out)" "$(hash_of "${command[@]}")"
 }
-# ranks_twice BACKEND RANKS STEP OPTION...: two runs give the same bits. For options with which one process
-# computes other numbers.
+# ranks_twice BACKEND RANKS STEP OPTION...: two runs give the same bits. This check does not compare with one process.
 ranks_twice()
 {
     step_command "$here/build/$1/$3" "$2" "${small[@]}" "${@:4}"

@@ -90,8 +90,9 @@ class Place:
 
 # --- steps ---------------------------------------------------------------------------------------
 
-# Image size, images in a step, and the steps of the run after which states are taken. An untrained
-# resnet50 is so badly conditioned that PyTorch's own float32 runs do not agree in three digits.
+# Image size, images in a compared step, and the steps of the run after which states are taken. An untrained
+# resnet50 is so badly conditioned that PyTorch's own float32 runs do not agree in three digits. So
+# resnet50's first state comes after 20 steps.
 STEPS = {
     "convnet": (28, 16, (0, 5, 20, 50, 100)),
     "resnet18": (32, 8, (0, 5, 10, 20, 40)),
@@ -410,7 +411,7 @@ def run_programs(place):
     path = f"{folder}/bin:{os.environ['PATH']}"
 
     def outputs(step, ranks=0, tasks=({},)):
-        # ranks: under torchrun; tasks: processes with these variables
+        # ranks: how many torchrun starts (0: no torchrun). tasks: variables of each process.
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
         command = [sys.executable, "-W", "ignore", *launch, f"{source}/{step}.py", "96"]
         started = [subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True,

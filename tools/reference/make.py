@@ -206,7 +206,7 @@ def make_eval(folder):
         images = ref.normalise_by(images, statistics)
         judged = ref.judge(model, images, labels)
         exact = ref.judge(model.double(), images.double(), labels)
-        # If rounding decided a prediction, PyTorch on a different computer would predict differently.
+        # If rounding decided a prediction, PyTorch on a different computer could predict differently.
         assert all(torch.equal(judged[k], exact[k]) for k in ("prediction", "before")), name
         ref.save_judged(f"{path}.txt", judged, EVAL_MARGINS)
 

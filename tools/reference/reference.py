@@ -365,7 +365,8 @@ def all_steps(model, momentum, images, labels):
 
 
 # torch.autocast's types on the CPU, with their loss scales. GradScaler begins with 65536, which makes one
-# of PyTorch's gradients infinite here; then it is halved. Where it stops does not change the digits.
+# of PyTorch's gradients infinite here. Then GradScaler halves its scale. 1024 takes the place of its last
+# scale: a different power of two does not change the digits.
 AUTOCAST = {"bf16": (torch.bfloat16, 1.0), "f16": (torch.float16, 1024.0)}
 
 
@@ -510,7 +511,7 @@ def save_state(path, arch, model, momentum, seed, global_step, batch_size, datas
     """A checkpoint of ours, written by PyTorch."""
     tensors = {name: t.numpy() for name, t in model.state_dict().items()}
     tensors |= {"ddp.momentum." + name: t.numpy() for name, t in momentum.items()}
-    # The rest of a TrainState, under the names of common/checkpoint/checkpoint.c
+    # Numbers of a TrainState, named as in common/checkpoint/checkpoint.c, which ignores running.not_finite
     integers = {"seed": seed, "epoch": 0, "step": global_step, "global_step": global_step,
                 "batch_size": batch_size, "running.count": 0, "running.correct1": 0,
                 "running.correct5": 0, "running.not_finite": 0}
