@@ -98,7 +98,7 @@ mapfile -t carried < <(find "$to/lib" -type f)
 cache() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 defined() { sed -nE "s/^#define $2 ([0-9]+).*/\1/p" "$1" 2>/dev/null | head -1; }
 # version FOLDER FILE PREFIX LEVEL: a library's version, from the macros PREFIX_MAJOR, PREFIX_MINOR and PREFIX_PATCH of
-# its header FILE. LEVEL is appended to PREFIX_PATCH. FOLDER: the variable in CMake's cache that has the header's folder.
+# its header FILE. LEVEL is appended to PREFIX_PATCH. FOLDER: the variable in CMake's cache with the header's folder.
 version()
 {
     local file
