@@ -1,4 +1,4 @@
-// A rank prints when it looks for rank 0's file, and which port it reads or writes there.
+// A rank prints that it looks for rank 0's file, and the port and the run that it reads or writes there.
 #include "rendezvous_file.h"
 #include "wrap.h"
 

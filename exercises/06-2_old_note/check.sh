@@ -5,7 +5,8 @@
 build --with check.c --wrap rendezvous_file_read --wrap rendezvous_file_write
 port=$((10000 + $$ % 20000))    # below the ports that the system assigns, so that no other program gets an old port
 
-# task NAME RANK VARIABLES...: starts the rank in the background; output in NAME.RANK.out, process in $task.
+# task NAME RANK VARIABLES...: starts the rank in the background. Its output is in NAME.RANK.out; $task is the pid of
+# its parent, `timeout`.
 task()
 {
     local name=$1 rank=$2
@@ -18,7 +19,7 @@ task()
         --master-addr 127.0.0.1 --master-port $port --rendezvous "file:$PWD/note" >"$name.$rank.out" 2>&1 &
     task=$!
 }
-# until_printed FILE TEXT: waits until the text is in the file.
+# until_printed FILE TEXT: waits until the text is in the file. After 20 s, the check fails.
 until_printed()
 {
     local i

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two ranks must print the right losses in training. Then 1 to 4 ranks evaluate 34 images, in batches of 16, 16 and 2.
+# Two ranks must print the right losses in training. Then 1 to 4 ranks evaluate 34 images, in batches of 16, 16 and 2,
+# and must find the loss and the accuracy of one rank.
 # fails with: the loss does not depend on the number of ranks
 build
 same=(-b 16 --seed 5)

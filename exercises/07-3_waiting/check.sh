@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# 2 ranks evaluate 6 batches, then 5, and 4 ranks evaluate 6. All runs must end, the last two with the finished step's
-# result. If a run hangs, a spy's record shows each rank's collective calls.
+# 2 ranks evaluate 6 batches, then 5, and 4 ranks evaluate 6. All runs must end, the last two with the result of one
+# rank. If a run fails, a spy's record shows the barriers and all-reduces of ranks 0 and 1.
 # fails with: two ranks finish five batches
 build --with check.c --wrap comm_barrier --wrap comm_all_reduce
 same=(-b 8 --seed 5)
