@@ -422,7 +422,7 @@ static const struct {
     { 4, 6, 4, 256, 10, 8, -1, "--seed 7, not 8" },
     { 0, 6, 0, 128, 20, 7, 12, "net: ranks 1 -> 1, global batch 256 -> 128; 0 samples of epoch 4 are read twice" },
     { 4, 6, 2, 128, 20, 7, 12, "net: ranks 4 -> 2, global batch 256 -> 128; 0 samples of epoch 4 are read twice" },
-    { 4, 6, 2, 128, 11, 7, 11, "global batch 256 -> 128\n" },       // the epoch's last step was short, and all is trained
+    { 4, 6, 2, 128, 11, 7, 11, "global batch 256 -> 128\n" },   // all is trained: the last step was short
     { 4, 6, 2, 128, 10, 7, -1, "after step 12 of an epoch that now has only 10" },
     { 0, 5, 2, 512, 5, 7, 2, "net: ranks 1 -> 2, global batch 256 -> 512; 256 samples of epoch 4 are read twice" },
     { 4, 6, 3, 192, 14, 7, 8, "ranks 4 -> 3, global batch 256 -> 192; 0 samples" },
