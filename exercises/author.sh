@@ -2,6 +2,7 @@
 # author.sh - commands for writing exercises; exercises/README.md explains them.
 #
 #   author.sh new ID_name STEP    make a folder to fill in, and a copy of the step to break: exercises-work/author-ID
+#                                 (STEP none: the folder finished/ to fill in, and no copy)
 #   author.sh edit ID             make that copy again: the step with change.patch
 #   author.sh save ID             write change.patch, from the step to that copy
 #   author.sh edit|save ID --solution     the same for solution.patch, if the step is not the solution
@@ -9,7 +10,7 @@
 #   author.sh prove ID            what CI requires: the check fails unsolved with check.sh's words, passes solved, and
 #                                 refuses each patch in wrong/
 #
-# For prove, BUILD is the cpu/ folder of a build (build/cpu), and TMP a scratch directory.
+# prove reads two variables: BUILD is the cpu/ folder of a build (build/cpu); in TMP (/tmp) it makes a scratch folder.
 #
 # shellcheck disable=SC2128  # step_command's `command` is an array
 set -euo pipefail

@@ -7,7 +7,7 @@
 # A check starts in an empty directory, with these variables:
 #   root       the repository            step     03_ddp_fork, or "none"
 #   copy       the learner's folder      id       03-1
-#   source     the finished folder       program  the folder in build/cpu: 03_ddp_fork; gpu-1 if step is "none"
+#   source     the step, or finished/    program  the folder in build/cpu: 03_ddp_fork; gpu-1 if step is "none"
 #   exercise   the exercise's folder     limit    deadline of one run, in s (20); a check may change it
 #   why        explanation of the next claim: printed if the claim fails, cleared if it holds
 set -u
@@ -45,7 +45,8 @@ hang_limit=(--timeout 8)            # from 03 on: a hang is reported before the 
 # passed WHAT: reports that the claim holds.
 passed() { printf '  %s%s%s %s\n' "$green" "$good" "$plain" "$1"; why=''; }
 
-# wrong WHAT <FILE: reports that the claim fails, prints the file (or <<<TEXT) as evidence, and ends the check.
+# wrong WHAT <FILE: reports that the claim fails, prints the first 40 lines of FILE (or of <<<TEXT) and $why, and ends
+# the check.
 wrong()
 {
     [ -e "$made/wrong" ] || echo "$1" >"$made/wrong"    # in a pipeline, exit would end only the subshell
@@ -85,8 +86,8 @@ are_near()
 }
 
 # beside WHAT TOLERANCE ROW TITLE FILE TITLE FILE [TITLE FILE]...: the first file (expected) and the second (found)
-# agree line by line, as numbers or, if TOLERANCE is "same", as texts. If not, all files are shown side by side; ROW
-# names a line, such as "step".
+# agree line by line: as numbers within TOLERANCE or, if TOLERANCE is "same", as texts. If not, up to ten lines of all
+# files are shown side by side, around the first difference. ROW names a line, such as "step".
 beside()
 {
     local what=$1 tolerance=$2 row=$3 titles='' files=()
@@ -131,8 +132,8 @@ beside()
 # ==== Building ===================================================================================
 
 # build [--with FILE.c] [--wrap FUNCTION]...: the learner's copy -> $train, and from 04 on $launch. --with: links
-# the exercise's FILE.c (check.c) into train. --wrap: calls of FUNCTION from other files go to check.c's
-# __wrap_FUNCTION, which may call the original as __real_FUNCTION.
+# the exercise's FILE.c (check.c) into train. --wrap: calls of FUNCTION from other files than its own go to
+# check.c's __wrap_FUNCTION, which may call the original as __real_FUNCTION.
 build()
 {
     local file objects=() extra=() more=()
@@ -171,8 +172,8 @@ build()
     passed "your program builds"
 }
 
-# harness FILE.c [LEARNERS.c]...: the exercise's program FILE.c, linked with these files of the learner and common/
-# -> $harness
+# harness FILE.c [LEARNERS.c]...: makes $harness, the exercise's program FILE.c, linked with common/ and with these
+# files of the learner.
 harness()
 {
     local file objects=()
@@ -257,7 +258,8 @@ link_program()
 
 # ==== Running ====================================================================================
 
-# try NAME COMMAND...: runs the command. Its output is in NAME.out, its exit status in $status (124: it hung).
+# try NAME COMMAND...: runs the command. Its output is in NAME.out, its exit status in $status (124: it hung, or
+# SIGKILL ended it).
 try()
 {
     local name=$1
@@ -267,7 +269,7 @@ try()
     [ $status != 137 ] || status=124
 }
 
-# run NAME COMMAND...: the same, and claims that it succeeds.
+# run NAME COMMAND...: the same; if the command fails, the check ends.
 run()
 {
     local name=$1
@@ -280,8 +282,9 @@ run()
 }
 last_lines() { echo "its last lines:"; grep -v "^stopping after this step" "$1.out" | tail -"${2:-8}"; }
 
-# set_command NAME N TRAIN LAUNCH OPTIONS...: sets $command to start N ranks (02: devices) of TRAIN. Rank R writes its
-# metrics to NAME.R.jsonl (01, 02: NAME.0.jsonl). Without a step, mpirun starts them, and their timeline is NAME.json.
+# set_command NAME N TRAIN LAUNCH OPTIONS...: sets $command to start N ranks of TRAIN (01: one; 02: N devices). Rank R
+# of a step writes its metrics to NAME.R.jsonl (01, 02: NAME.0.jsonl). Without a step, mpirun starts the ranks, and
+# their timeline is NAME.json.
 set_command()
 {
     local name=$1 n=$2 train=$3 launch=$4
@@ -302,7 +305,7 @@ learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; run "$1" "${comma
 # shellcheck disable=SC2034  # for the exercises' checks
 try_learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; try "$1" "${command[@]}"; }
 
-# finished NAME N OPTIONS...: the same with the finished step.
+# finished NAME N OPTIONS...: as learner, but with the finished program.
 finished()
 {
     local programs=$build/cpu/$program
@@ -347,8 +350,8 @@ value() { values "$@" | tail -1; }
 # mean FILE...: the mean of the files' numbers, line by line.
 mean() { paste "$@" | awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; printf "%.9g\n", sum / NF }'; }
 
-# timeline FILE RANK: what the rank's streams did, in order: "begin ncclAllReduce", "end ncclAllReduce". GPU_TRACE wrote
-# the file.
+# timeline FILE RANK: what the rank's streams did, in order: "begin ncclAllReduce", "end ncclAllReduce". FILE is from
+# a run with GPU_TRACE=FILE.
 timeline()
 {
     [ -f "$1" ] || return 0
@@ -368,9 +371,9 @@ timeline()
 # ==== Which images? ==============================================================================
 # With learning rate 0, one image per batch and no augmentation, each image can be recognized by its loss.
 #
-#   know_images 24                     first, once
+#   know_images 24                     first, once, for 24 training images
 #   learner a 2 "${seeing[@]}" --epochs 2
-#   images a.1.jsonl 2                 prints the images of rank 1 in epoch 2, one per line, in order
+#   images a.1.jsonl 2                 prints the numbers of rank 1's images in epoch 2, one per line, in order
 
 seeing=()
 know_images()
@@ -385,12 +388,12 @@ images()
     values "$1" step loss epoch="$2" | awk '
         NR == FNR { image[$1] = $2; next } { print $1 in image ? image[$1] : "?" }' "$made/losses" -
 }
-# in_a_row FILE [MOST]: the file's lines in one row, such as "5 2 7 0", and "..." after MOST (12) of them.
+# in_a_row FILE [MOST]: the file's first MOST (12) lines in one row, such as "5 2 7 0". "..." stands for further lines.
 in_a_row()
 {
     awk -v most="${2:-12}" 'NR <= most { printf "%s%s", sep, $0; sep = " " } END { print NR > most ? " ..." : "" }' "$1"
 }
-# in_both FILE FILE: how many lines the files have in common.
+# in_both FILE FILE: how many different lines are in both files.
 in_both() { sort "$1" | uniq >"$made/a" && sort "$2" | uniq | comm -12 "$made/a" - | wc -l; }
 
 # ==== The check ==================================================================================

@@ -1,5 +1,5 @@
-// Spies on my_ddp.c. LOSE=half: the broadcast loses half of its values. LOSE=bits: after the last all-reduce, rank 1's
-// last gradient, and so its last weight, differs in its last bits.
+// Spies on my_ddp.c. LOSE=half: the broadcast loses half of its values. LOSE=bits: in the last step, the spy changes
+// rank 1's gradient of the last weight a little, so this weight differs in its last bits.
 //
 // Prints what the program frees after main has compared the hashes, and what it never frees.
 #include "wrap.h"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two ranks must have the losses of the finished program, and the same weights. The timeline (GPU_TRACE) shows their
-# calls of NCCL, and a spy (check.c) what they free. If the broadcast loses half of its values, or one weight differs in
-# its last bits, the program must report that the weights differ.
+# Two ranks must have the finished program's losses and weights. Two and three ranks must end with equal weights. The
+# timeline (GPU_TRACE) shows their calls of NCCL, and a spy (check.c) what they free. If the broadcast loses half of its
+# values, or one weight differs in its last bits, the program must report that the weights differ.
 # fails with: the weights of two ranks are broadcast once
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build --with check.c --wrap ncclCommInitRank --wrap cudaStreamCreate --wrap cudaStreamCreateWithFlags \
@@ -14,7 +14,7 @@ losses() { sed -n 's/^step .*loss //p' "$1.out"; }
 weights() { sed -n 's/^weight .*: //p' "$1.out"; }
 noise='^spy|^-*$|^mpirun|^Primary job|^a non-zero|Exit code|Process name|^the job'
 
-# run_ranks NAME N: the program may report that the weights differ
+# run_ranks NAME N: N ranks must train to the end, where they may report that the weights differ.
 run_ranks()
 {
     try_learner "$1" "$2"

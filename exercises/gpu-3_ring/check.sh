@@ -1,12 +1,13 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # With 3, 2 and 4 ranks, every rank must get all numbers, by sends to the next rank and receives from the one before,
-# both at the same time. Every call of NCCL takes 30 ms here, so the calls of a group overlap in the timeline.
+# both at the same time. Every call of NCCL takes at least 30 ms here, so the calls of a group overlap in the
+# timeline.
 # fails with: rank 0 waits in a send to rank 1
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build
 export GPU_TIMEOUT=4 GPU_SLOW=nccl:30
 
-# who_waits NAME: from the message of the run that hung
+# who_waits NAME: prints what each rank waits for, from the message of the run that hung.
 who_waits()
 {
     sed -nE 's/.*: (rank [0-9]+) of .* waits: .* (send|receive) of .*: ([0-9]+) > ([0-9]+)\)$/\1 \2 \3 \4/p' "$1.out" |

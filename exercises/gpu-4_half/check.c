@@ -1,6 +1,6 @@
-// If SPY is set, prints what this rank did in a step: the weights that it updated, the bytes of their
-// momentum's memory (0: not from cudaMallocHost), and the bytes that rings send for its calls of
-// NCCL.
+// If SPY is set, prints what this rank did per step: how many weights it updated, the bytes of the
+// memory of their momentum (0: not from cudaMallocHost), and the bytes that it sends if its calls
+// of NCCL run as rings.
 #include "sgd.h"
 #include "wrap.h"
 #include <mpi.h>

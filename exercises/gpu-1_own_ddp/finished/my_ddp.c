@@ -1,4 +1,4 @@
-// my_ddp.c - data-parallel training with CUDA and NCCL: fits a line, on one GPU per rank.
+// my_ddp.c - data-parallel training with CUDA and NCCL: fits a linear function, on one GPU per rank.
 //
 // To stay short, it computes on the host: gradients go to the GPU, are added up there, and come back.
 #include <cuda_runtime.h>
@@ -36,7 +36,7 @@ static float uniform(uint32_t *state)           // from -1 to 1
     return (float)(*state >> 8) / (1 << 23) - 1;
 }
 
-// A GPU of its own for each rank, memory there, and a communicator of all ranks.
+// A GPU of its own for each rank, a stream and memory there, and a communicator of all ranks.
 static void start(void)
 {
     ncclUniqueId id;
@@ -74,7 +74,7 @@ static void finish(void)
     MUST(cudaStreamDestroy(stream));
 }
 
-// The same weights have the same hash, and different weights almost surely a different one (FNV-1a).
+// The same weights have the same hash, and different weights almost surely a different one (FNV-1a of 4-byte words).
 static uint64_t hash(const float *weights)
 {
     uint64_t h = 14695981039346656037u;
@@ -86,7 +86,7 @@ static uint64_t hash(const float *weights)
     return h;
 }
 
-// Adds the sample's part of the gradient of the mean loss over the batch of all ranks, and of that loss.
+// Adds the sample's part of the gradient, and of the loss, to sums. The loss is the mean over the batch of all ranks.
 static void add_gradient(const Sample *s, const float *weights, float *sums)
 {
     float error = -s->y;
