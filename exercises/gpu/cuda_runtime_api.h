@@ -11,7 +11,7 @@ typedef enum cudaError {
 } cudaError_t;
 const char *cudaGetErrorString(cudaError_t error);
 
-// cudaSetDevice chooses the GPU for memory, streams and communicators that are made from now on.
+// cudaSetDevice chooses the GPU for memory, streams and communicators that this thread makes from now on.
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
@@ -33,20 +33,22 @@ enum cudaMemcpyKind {
     cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault
 };
 
-// Work on a stream runs in order. Stream 0, the default stream, waits for all others, and they wait for it, except for
-// those made with cudaStreamNonBlocking.
+// Work on a stream runs in order. Work on stream 0, the default stream, waits for earlier work on all other streams,
+// and their later work waits for it. Streams made with cudaStreamNonBlocking do not wait for stream 0, nor it for
+// them.
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 
-// On the default stream; the host waits, except for a copy on the device and for cudaMemset.
+// Both work on the default stream. The host waits for cudaMemcpy, except for a copy on the device. It does not wait for
+// cudaMemset.
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemset(void *memory, int value, size_t bytes);
-// The host waits only for host memory that is not pinned.
+// The host waits only for a copy from or to host memory that is not pinned.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream);
-// The host calls function(arg) when the stream gets there. The function must not call CUDA or NCCL.
+// The host calls function(arg) after the stream's earlier work. The function must not call CUDA or NCCL.
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *arg);
 
 cudaError_t cudaEventCreate(cudaEvent_t *event);

@@ -1,4 +1,4 @@
-// cuda_shim.c - CUDA's memory, streams and events, on device.h.
+// cuda_shim.c - CUDA's memory, copies, streams and events. Its streams and events are those of device.h.
 #include "shim.h"
 #include "alive.h"
 #include "trace.h"
@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 enum { GPUS = 8, ALIGNMENT = 256 };
-// Set in the addresses of device memory. No process has memory at such an address, so the host cannot access it.
+// Set in the addresses of device memory. Linux puts no memory at such an address unless a program asks for it, so the
+// host cannot access device memory.
 static const uintptr_t device_bit = (uintptr_t)1 << 55;
 
 typedef struct Block {
@@ -40,7 +41,7 @@ const char *cudaGetErrorString(cudaError_t error)
            error == cudaErrorMemoryAllocation ? "out of memory" : "invalid device ordinal";
 }
 
-// For an access to an address with the bit, x86 does not report the address but SI_KERNEL.
+// If an address has the bit, x86 with 4-level page tables reports SI_KERNEL instead of the address.
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
     static const char text[] = "the host touched device memory: a pointer from cudaMalloc is only for calls of CUDA "
@@ -50,7 +51,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     sigaction(signal, &(struct sigaction){ .sa_handler = SIG_DFL }, NULL);
 }
 
-// Runs before main. Open MPI's variables tell the rank, and the run: its ranks share one timeline.
+// Runs before main. Open MPI's variables tell the rank and the run. The ranks of a run share one timeline.
 __attribute__((constructor)) static void start(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *what = getenv("GPU_SLOW");
@@ -136,7 +137,7 @@ cudaError_t cudaDeviceSynchronize(void)
     return cudaSuccess;
 }
 
-// A cudaEvent_t is an Event, which has CUDA's rules.
+// A cudaEvent_t points to an Event of device.h, whose rules are CUDA's.
 #define DEFINE(name, parameters, work) cudaError_t name parameters { work; return cudaSuccess; }
 
 DEFINE(cudaEventCreateWithFlags, (cudaEvent_t *event, unsigned flags), *event = (cudaEvent_t)event_new(shim_gpu))
@@ -152,7 +153,7 @@ DEFINE(cudaEventDestroy, (cudaEvent_t event), event_free((Event *)event))
 static bool on_device(const void *memory) { return (uintptr_t)memory & device_bit; }
 static char *without_bit(const void *memory) { return (char *)((uintptr_t)memory & ~device_bit); }
 
-// Points to the block that contains these bytes, or to NULL.
+// Returns the place of the list's pointer to the block with these bytes; if there is none, of the NULL at its end.
 static Block **find(const void *memory, size_t bytes)
 {
     const char *at = without_bit(memory);
@@ -164,7 +165,7 @@ static Block **find(const void *memory, size_t bytes)
 
 void *shim_memory(const void *memory, size_t bytes) { return *find(memory, bytes) ? without_bit(memory) : NULL; }
 
-// The contents are NaN: undefined, but never right by luck.
+// Fills the memory with NaN (integers: -1), so that a program that does not set it is seldom right by luck.
 static cudaError_t allocate(void **memory, size_t bytes, bool pinned)
 {
     Block block = { blocks, aligned_alloc(ALIGNMENT, round_up(bytes + 1, ALIGNMENT)), bytes, pinned };

@@ -1,4 +1,5 @@
-// nccl.h - the part of NCCL that textbook programs use. Like cuda_runtime_api.h, written from the documentation.
+// nccl.h - a part of NCCL, for programs with one GPU in each process. Like cuda_runtime_api.h, written from the
+// documentation.
 #pragma once
 #include "cuda_runtime.h"
 
@@ -16,7 +17,7 @@ enum { NCCL_UNIQUE_ID_BYTES = 128 };
 typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
 
 const char *ncclGetErrorString(ncclResult_t result);
-// One rank makes the id and passes it on. Then all ranks make the communicator; each needs a GPU of its own.
+// Rank 0 makes the id and passes it on. Then all ranks make the communicator; each rank needs a GPU of its own.
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);      // all ranks call it, after their streams' work is done
@@ -34,8 +35,9 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream);   // from: (ranks, count)
 
-// A send keeps its stream waiting until the other rank receives, and a receive until the other rank sends. Calls of one
-// group begin together, and do not wait for each other.
+// A send keeps its stream waiting until the other rank receives, and a receive until the other rank sends. The
+// outermost ncclGroupEnd enqueues the calls of a group. The group's sends and receives do not wait for each other, except
+// for two sends to the same rank, or two receives from the same rank.
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// A thread of the shim. The thread, and for sends or receives the two ranks' Comm, are made at the first call.
+// A thread of the shim. `stream`, and for sends or receives the two ranks' `comm`, are set at the first call.
 typedef struct Lane {
     cudaStream_t stream;
     Comm *comm;
@@ -79,7 +79,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return ncclSuccess;
 }
 
-// Ends the process without exit's cleanup if threads still work: they would use what exit destroys.
+// Runs at exit. If calls of NCCL are not done, ends the process without the rest of exit's cleanup: their threads would
+// use what it destroys.
 static void leave(int status, void *arg)
 {
     tcp_store_end(&world);
@@ -130,7 +131,8 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId unique, 
 
 static void free_comm(void *comm) { comm_free(*(Comm **)comm); }
 
-// comm_free waits for the other ranks, so each lane's thread frees its own.
+// comm_free waits for the other ranks. So the Comms of sends and receives are freed in their lanes' threads: in one
+// thread, two ranks could wait for each other.
 ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
     cudaDeviceSynchronize();
@@ -167,7 +169,8 @@ static void reduce(const Call *c)
     free(sum);
 }
 
-// A rank may send to itself: the two threads are then in one process.
+// The sender is rank 0 of a World of two, and the receiver is rank 1. If a rank sends to itself, they are two threads
+// of one process.
 static void move(const Call *c)
 {
     static _Atomic uint64_t place;
@@ -221,7 +224,8 @@ static void run(void *arg)
 
 // --- calls ----------------------------------------------------------------------------------------------------------
 
-// Enqueues the calls of the group. Each begins after earlier work on its stream, and none waits for another.
+// Enqueues the calls of the group. Each begins after earlier work on its stream. Only calls of the same lane wait for
+// each other.
 static ncclResult_t enqueue(void)
 {
     Call *end = group + group_calls;
@@ -276,7 +280,7 @@ static ncclResult_t call(Call c, cudaStream_t stream)
     return group_depth ? ncclSuccess : enqueue();
 }
 
-// Each function of NCCL packs its arguments into a Call.
+// Each collective, send and receive packs its arguments into a Call.
 #define DEFINE(name, parameters, ...) \
     ncclResult_t name parameters { return call((Call){ #name, __VA_ARGS__ }, stream); }
 

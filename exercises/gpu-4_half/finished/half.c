@@ -45,7 +45,7 @@ static void start(void)
     MUST(cudaMalloc((void **)&on_gpu, padded * sizeof(float)));
 }
 
-// Each rank has different samples, and so different gradients.
+// Each rank computes different gradients, as if it had samples of its own.
 static void compute_gradient(int n)
 {
     for (int i = 0; i < COUNT; i++)
