@@ -36,8 +36,8 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
                                ncclComm_t comm, cudaStream_t stream);   // from: (ranks, count)
 
 // A send keeps its stream waiting until the other rank receives, and a receive until the other rank sends. The
-// outermost ncclGroupEnd enqueues the calls of a group. The group's sends and receives do not wait for each other, except
-// for two sends to the same rank, or two receives from the same rank.
+// outermost ncclGroupEnd enqueues the calls of a group. The group's sends and receives do not wait for each other,
+// except for two sends to the same rank, or two receives from the same rank.
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
