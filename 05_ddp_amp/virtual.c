@@ -61,7 +61,7 @@ void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world)
 
 // ==== Batches ====================================================================================
 
-// All batches of a step have the same number of rows, also in a short last step.
+// In a step, the batches of this process's ranks follow each other, and have the same length.
 void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32_t *ids)
 {
     Sampler own = *sampler;

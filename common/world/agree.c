@@ -1,4 +1,5 @@
-// agree.c - the ranks exchange their values through the store.
+// agree.c - the ranks exchange values through the store, such as their options. In most functions
+// each rank puts its value into the store, and rank 0 reads all of them.
 #include "agree.h"
 #include "check.h"
 #include "machine.h"

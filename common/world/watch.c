@@ -154,8 +154,8 @@ typedef struct Loss {
 
 static const char waited[] = "has waited for something outside";
 
-// Has the rank passed one of its limits? Returns how the rank is lost, and since when; how NULL: it
-// is not. A rank may wait for others without limit while one of them works.
+// Has the rank passed one of its limits? Returns how it is lost, and since when. If it is not lost,
+// `how` is NULL. A wait for other ranks has no limit here: see deadlock().
 static Loss loss_of(const Watch *w, const Watched *r)
 {
     double timeout = or_never(r->alive->timeout), patience = or_never(r->alive->patience);
