@@ -299,8 +299,8 @@ void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float f
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats);
 // grads /= the loss scale.
 void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars);
-// scalars->norm = the square root of the sum of squares, in f64: the same bits with any number of
-// threads.
+// scalars->norm = the square root of the sum of squares, in f64. The order of the sum does not
+// depend on the number of threads.
 void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars);
 
 // On any stream of the device: narrow = values * factor, rounded to the type.

@@ -364,9 +364,8 @@ def all_steps(model, momentum, images, labels):
     return first, (loss64, f64), far
 
 
-# torch.autocast's types on the CPU, with their loss scales. GradScaler begins with 65536, which makes one
-# of PyTorch's gradients infinite here. Then GradScaler halves its scale. 1024 takes the place of its last
-# scale: a different power of two does not change the digits.
+# torch.autocast's types on the CPU, each with a fixed loss scale. GradScaler would begin with 65536, and one
+# of PyTorch's gradients would be infinite. No gradient is infinite with 1024.
 AUTOCAST = {"bf16": (torch.bfloat16, 1.0), "f16": (torch.float16, 1024.0)}
 
 
