@@ -40,8 +40,8 @@ void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
     good = good && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token, c->place.address,
                            c->place.port) > 0;
     good = good && fsync(file) == 0 && rename(left_at, path) == 0;
-    CHECK(good, "--rendezvous needs a file in a directory that exists, is writable, and is on a disk "
-          "that all machines see", "cannot write %s: %s", path, strerror(errno));
+    CHECK(good, "--rendezvous needs a file in a directory that exists, is writable, and is on a "
+          "disk that all machines see", "cannot write %s: %s", path, strerror(errno));
     close(file);
     left_at[strlen(path)] = '\0';       // the file's name is now `path`
 }

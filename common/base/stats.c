@@ -24,7 +24,7 @@ void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
         leave_at_once(EXIT_DIVERGED);
     if (fixed)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
-                "choose a smaller --loss-scale, or leave the option out: the scale then adapts itself",
+                "choose a smaller --loss-scale, or leave the option out: then the scale adapts",
                 "gradients of some rank are not finite with a loss scale of %g, in epoch %lld, at "
                 "or before step %lld; nothing has been saved since", scale, (long long)epoch,
                 (long long)step);
