@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The steps, losses, reports, saves and final weights must be the finished step's. The last batch of an epoch is
+# The steps, losses, reports, saves and final weights must be the finished program's. The last batch of an epoch is
 # smaller, and the learning rate changes with every step.
 # fails with: both epochs use all of their batches
 export SPY=1
