@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# With --sync-bn, the mean loss of two or three ranks must be the loss of one process with all their images. The third
-# column shows ranks that normalise on their own.
+# With --sync-bn, the mean loss of two or three ranks must be the loss of one process with all their images. A failed
+# claim also shows the losses without --sync-bn.
 # fails with: 2 ranks with --sync-bn learn what one process learns
 build
 same=(--arch convnet --train-samples 96 --lr 0.05 --seed 5)

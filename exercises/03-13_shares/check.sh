@@ -5,7 +5,7 @@
 build --with check.c --wrap device_alloc --wrap zero_new --wrap zero_step --wrap sgd_update
 same=(--arch convnet --train-samples 48 -b 4)     # 3 does not divide the number of parameters
 
-# updates N: prints the updates that the spy recorded: "rank 0: parameters 0 to 17320"
+# updates N: prints the recorded updates of N ranks: "rank 0: parameters 0 to 17320"
 updates()
 {
     local rank

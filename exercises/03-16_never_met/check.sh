@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two and three ranks must learn with AdamW what one process learns: with SGD, tried with two, a mean of weights looks
-# right. A run that is stopped and resumed must end with the weights of an uninterrupted one. The ranks must send as
-# many messages as in the finished step, with the spare floats after the gradients.
+# With AdamW, two and three ranks must learn what one process learns. So must two with SGD, where even a mean of weights
+# passes. A run that is stopped and resumed must end with the weights of an uninterrupted one. The ranks must send as
+# many messages as the finished step, with the spare floats after the gradients.
 # fails with: 2 ranks learn what one process learns with adamw
 build --with check.c --wrap model_new --wrap comm_all_reduce
 # learns N OPTIM OPTION...: claims that the mean losses of N ranks are those of one process with all their images
@@ -21,7 +21,7 @@ learns 2 sgd --lr 0.02
 learns 2 adamw --lr 0.004
 learns 3 adamw --lr 0.004
 
-# Rank 0's momentum is saved: it must be that of all ranks.
+# A checkpoint has only rank 0's momentum, so all ranks must have the same.
 for optim in sgd adamw; do
     same=(--train-samples 96 --epochs 2 --optim "$optim" --lr 0.004 --seed 5)
     learner whole 2 "${same[@]}" --trace whole.json

@@ -1,7 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# A spy (check.c) prints the norm of each step's gradient, and the weight of a token. The norm must be the same for one,
-# two and three ranks with the same samples. In one process each token with a label must weigh 1 / (number of these
-# tokens).
+# A spy (check.c) prints the norm of each step's gradient, and a token's weight times the rank's number of labels. The
+# norm must be the same for one, two and three ranks with the same samples. In one process the product must be 1.
 # fails with: 2 ranks have the gradients of one process
 export SPY=1
 build --with check.c --wrap loss_cross_entropy --wrap sgd_update
@@ -13,7 +12,7 @@ awk 'BEGIN { for (i = 1; i < 120; i++) printf "%0" 40 + i * i % 60 "d?%c\n", i, 
 small=(-a gpt --width 16 --layers 1 --heads 2 --block 32 --test-samples 4 --max-steps 6 --optim sgd --lr 0.1
     --bucket-mb 0.01)
 
-# norms NAME N: a line for each step. The N ranks print the same norm; one of them is kept.
+# norms NAME N: prints the norm of each step. All N ranks print it; one line in N is kept.
 norms() { sed -n 's/^spy: norm //p' "$1.out" | awk -v n="$2" 'NR % n == 0'; }
 for text in qa few; do
     learner $text.1 1 "${small[@]}" --data "text:$text.txt" -b 6
