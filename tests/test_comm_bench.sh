@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# comm_bench starts its own ranks, or is one rank (-n 0), started by a launcher or alone. tools/network.sh explains its
-# numbers.
+# comm_bench starts its own ranks. With -n 0 it is one of a launcher's ranks, or the only rank. tools/network.sh
+# compares its numbers with known networks.
 . "$SRC/tests/test.sh"
 bench=$BUILD/comm_bench
 

@@ -1,5 +1,5 @@
-// test_comm_fails.c - ranks that die, and strangers (other programs that connect): which rank prints what. After
-// a death, the other ranks must not end too soon.
+// test_comm_fails.c - what the other ranks print when a rank dies, and what a rank prints when a stranger (a
+// program that is no rank) connects to it.
 // ctest: SANITIZERS asan
 #include "../tools/ranks.h"
 #include "check.h"
@@ -35,7 +35,7 @@ static int lose_rank_1(void *arg, const World *world)
     return 0;
 }
 
-// A supervisor, if there is one, ends the ranks and names the dead rank. The ranks give it time before they end.
+// The other ranks wait before they end, so that a supervisor can end them and name the dead rank. There is none here.
 TEST(ranks_report_a_loss_without_a_supervisor)
 {
     enum { RANKS = 3 };

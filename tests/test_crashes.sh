@@ -18,7 +18,8 @@ command_of()
 }
 forked() { command_of forked "$1" && "${words[@]}" "${@:2}"; }              # forked N OPTIONS
 
-# old.N: the checkpoint after epoch 1. hash.N: the weights' hash after epoch 2. 03 and 07 compute the same weights.
+# For N ranks of 03 or 07, which compute the same weights: old.N is the checkpoint after epoch 1, hash.N the weights'
+# hash after epoch 2.
 for n in 2 3; do
     forked $n --epochs 1 --save "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
     forked $n --resume "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
@@ -71,7 +72,7 @@ names()
     so "several ranks are named" [ "$(grep -c ' rank [0-9]* of ' "$1/err")" -le 1 ]
 }
 
-# The same command, undisturbed, must resume the old or the new checkpoint and end with the same weights.
+# Without the fault, the same command must resume the old or the new checkpoint and end with the weights of hash.N.
 continues()
 {
     local how n words

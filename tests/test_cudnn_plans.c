@@ -164,7 +164,7 @@ static int plan_all(const DeviceFacts *device, const PlanRules *rules)
 
 static const cudnnDataType_t types[] = { CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF };
 
-// The strictest rules: others only allow more engines.
+// With the strictest rules. A plan that they allow is allowed by all other rules too.
 TEST(every_convolution_has_a_plan_on_every_gpu)
 {
     load_driver();

@@ -1,5 +1,5 @@
-// Data sets: good files are read unchanged, bad ones are refused by name. Also augmentation, fingerprints, synthetic
-// images.
+// Data sets: good files are read unchanged, bad files are refused with a message that names them. Also augmentation,
+// fingerprints, synthetic images.
 #include "check.h"
 #include "data/formats.h"
 #include "test.h"

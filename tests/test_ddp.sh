@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ./ddp: what it prints and runs. The build is simulated, so that packages can appear and disappear.
+# ./ddp: what it prints and runs. Compilers, CMake and other tools are simulated, so that the test can remove them.
 # shellcheck disable=SC2016  # a $ in single quotes is for a pretended command, or printed by ddp
 . "$SRC/tests/test.sh"
 

@@ -127,7 +127,7 @@ if [ -d $package ]; then
     check "the old files are unchanged" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 5
     expect 0 "which was incomplete or damaged" ddp data fashion-mnist --from good.tar.gz
 
-    # MNIST's files have the same names and sizes, but different checksums.
+    # MNIST's files have the names and sizes of Fashion-MNIST's, but different checksums.
     expect 1 "train-images-idx3-ubyte differs from the published file" ddp data mnist --from good.tar.gz
     check "nothing of it is left" test "$(ls -A "$tree/data")" = fashion-mnist
     rm -r "$tree/data"

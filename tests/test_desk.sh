@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# ./ddp run 04 --host and --join: two machines on a desk. The first prints the command for the second, and both end with
-# the same weights. Another revision, a wrong token, a silent host, or a firewall that lets only the first connection
-# through ends the run with a sentence that says what to do.
+# ./ddp run 04 --host and --join: two machines on a desk. The first prints the command for the second, and both train
+# together. A different revision, a wrong token, a host without an answer, a cut cable or a firewall ends the run with a
+# message that names the cause.
 # ctest: PROCESSORS 2 TIMEOUT 240 LABELS deadlines
 # shellcheck disable=SC2016,SC2317  # expect calls the functions
 . "$SRC/tests/test.sh"

@@ -1,4 +1,4 @@
-// test_device.h - for tests of what runs on a device: the first device, and its operations.
+// test_device.h - opens the first device and its operations, for the tests that need them.
 #pragma once
 #include "device.h"
 #include "ops.h"

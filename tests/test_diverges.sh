@@ -12,7 +12,8 @@ small=(--arch lenet --data synthetic --train-samples 480 --test-samples 32 -b 8 
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; bool now = comm_rank(comm) == 1 && ++messages $1;"; }
 
-# fails STATUS PROGRAM [OPTIONS]: leaves its messages in err, without the warning about few cores.
+# fails STATUS PROGRAM [OPTIONS]: PROGRAM must end with STATUS. Leaves PROGRAM's messages in err, without the warning
+# about few cores.
 fails()
 {
     local wanted=$1 status

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
 # 07: all ranks evaluate. The result must be byte-identical for any number of ranks, equal that of one process of 06,
-# and agree with the files that 07 writes. Numbers printed during training are means over all ranks.
+# and agree with the files that 07 writes. Losses and accuracies of training are means over all ranks.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"
@@ -55,7 +55,8 @@ expect 0 "weight hash" "$older/train" --arch resnet18 --data synthetic --train-s
     --threads 1 --max-steps 1 --save resnet.st
 any "resnet18" "3" 42 8 "${resnet[@]}" --amp off
 
-# naive RANKS ROWS: recomputes the result of --show-naive for 7 images: padded shares, and a mean of percentages.
+# naive RANKS ROWS: recomputes the top1 of --show-naive for 7 images. The ranks have padded shares, and the percentages
+# of their batches are averaged.
 naive()
 {
     evaluate naive "$1" 7 "$2" --show-naive || return 1

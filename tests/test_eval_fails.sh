@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# 07: whatever happens, the file that an evaluation writes is the complete old or the complete new one.
+# 07: the file of --predictions is never incomplete. An old file stays until the new one is complete, even if a run
+# fails.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"

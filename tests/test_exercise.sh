@@ -18,8 +18,8 @@ for file in task.md change.patch check.sh; do
     check "each exercise has $file" each_has $file
 done
 
-# For each exercise, looks for the first README, from the exercise's step on, with at least a quarter of the solution's
-# lines. Before the first of these lines, the README must say (for exercise 03-1) "Stop. Do 03-1 now.".
+# For each exercise of a step, finds the first README, from that step on, that shows at least a quarter of the solution.
+# Before the solution's first line, this README must say (for exercise 03-1) "Stop. Do 03-1 now.".
 solution_lines()
 {
     if [ -f "$1/solution.patch" ]; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# The nodes of a recorded step on the simulated GPU: at most two more than in revision 8d380f2. A GPU takes one or two
-# microseconds for each node, however little it computes, and at 32x32 pixels a node of ResNet-18 computes little.
+# A recorded step has at most two more nodes on the simulated GPU than in revision 8d380f2. A GPU takes at least one or
+# two microseconds for each node, and at 32x32 pixels most nodes of ResNet-18 compute little.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/fake.sh"
 export FAKE_NODES=1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Training on a folder of images: all programs, the same weights after a restart, each file used once, and bad files.
+# Training on a folder of images: all programs, the same weights after --resume, each file used once, and bad files.
 #
 # ctest: PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check

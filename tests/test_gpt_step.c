@@ -3,8 +3,8 @@
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
-//   test_gpt_step                                   the file of tests/reference
-//   test_gpt_step STEP.safetensors                  this file (tools/reference/gpt.py describes it)
+//   test_gpt_step                                   compares with the file in tests/reference
+//   test_gpt_step STEP.safetensors                  compares with STEP (tools/reference/gpt.py describes the file)
 #include "step_reference.h"
 #include "test_device.h"
 
@@ -118,7 +118,7 @@ static double far_from(const float *ours, const double *exact, int64_t count, do
 
 // Exact gradients are PyTorch's in float64. In f32 a gradient is off by at most 1e-5 of its size. In 16 bits it is at
 // most 3 times as far off as PyTorch's autocast, in the geometric mean over all tensors at most 2 times.
-// (Autocast keeps the residual sum in f32.)
+// (Autocast is more exact: it keeps the residual sum in f32.)
 static void compare(const char *path, Type type)
 {
     Gpt g = gpt_open(path, type, 0);

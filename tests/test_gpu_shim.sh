@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # exercises/gpu: CUDA and NCCL without a GPU, used by gpu_shim.c with one to three ranks. Mistakes end the run with a
-# sentence that names them, and no process is left. Where NVIDIA's headers are, the same sources compile with them.
+# sentence that names them. Where NVIDIA's headers are, gpu_shim.c and the finished exercises compile with them.
 # ctest: TIMEOUT 120 SANITIZERS asan tsan LABELS deadlines
 # shellcheck disable=SC2317  # expect calls the functions
 . "$SRC/tests/test.sh"

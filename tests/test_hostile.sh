@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Files of unknown origin (checkpoints, timelines, metrics, participants' folders) must not harm the tools that read
-# them: each is refused in a line, or shown as text.
+# Files of unknown origin (checkpoints, timelines, metrics, exercise folders) must not harm the tools that read them. A
+# tool refuses a bad file with a short message, or shows it as text.
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 

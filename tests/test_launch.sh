@@ -57,8 +57,8 @@ check "the other machine" \
 expect 7 "rank 3 of 4 ($(hostname), pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- \
     "$rank" 2=wait 3=exit7
 
-# A rank inherits launch's shared memory, rank 0 also the listening socket; but no other descriptor of launch or of
-# what started it (here 5), and not launch's signal mask.
+# The only descriptors of a rank are stdin, stdout, stderr, launch's shared memory and, in rank 0, the listening socket.
+# A rank inherits neither descriptor 5, which launch has here, nor launch's signal mask.
 expect 0 "inherited: listening memory; blocked:; ignored: TTOU; own group: 1" \
     "$launch" -- "$rank" all=inherited 5</dev/null
 "$launch" -n 2 -- "$rank" 1=inherited >output 5</dev/null
@@ -90,7 +90,7 @@ check "a line and a hint" test "$(wc -l <output)" -le 2
 kill -TERM $pid
 wait $pid
 
-# In a container with process numbers of its own, the pid of launch means a different process, or none.
+# A rank must also run in a container, where the pid of launch may mean a different process, or none.
 if unshare -rpf true 2>/dev/null; then
     expect 0 "ready: rank 0" "$launch" -n 1 -- unshare -rpf --mount-proc "$rank" all=live1,catch,sleep300,done
 fi

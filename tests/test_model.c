@@ -64,7 +64,8 @@ static Progress pass(Model *model, const float *images, const float *final)
     seed_backward(model, 4);
     model_backward(model, on_ready, &p);
     EXPECT_EQ_INT(p.next, model->grad_count);
-    // 20 convolutions and fc. The 20 norms come alone, or with the layer before them in the order of backward.
+    // 20 convolutions and fc have a range each. Each of 20 norms has one too, or shares that of the layer before it
+    // in backward.
     EXPECT_EQ_INT(p.calls, 20 + 1 + (ops_beside ? 0 : 20));
     return p;
 }

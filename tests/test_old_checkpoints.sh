@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checkpoints that revision 8d380f2 wrote in the middle of an epoch load and continue. That revision made
+# A run can resume from a checkpoint that revision 8d380f2 wrote in the middle of an epoch. That revision made
 # tests/reference/8d380f2-*.safetensors with the commands below and --max-steps 10. The .txt files have the losses
 # of its later steps and tests.
 # ctest: PROCESSORS 2

@@ -384,7 +384,7 @@ static NormArrays norm_arrays(const NormCase *n)
     return a;
 }
 
-// Adds the second gradient of y, if any, to a->dy.
+// Sets up the ranks and the arrays on the device. Adds the second gradient of y, if any, to a->dy.
 static NormRun norm_run(const NormCase *n, int ranks, NormArrays *a)
 {
     Shape s = n->spec.x, channels = row((size_t)s.c);
@@ -689,7 +689,7 @@ static void row_change(int kind, int classes, double *z, int32_t *label)
     }
 }
 
-// NaN ranks first, then the larger logit, then the lower index.
+// NaN comes first, then the larger logit, then the lower index.
 static bool comes_before(const double *z, int a, int b)
 {
     if (isnan(z[a]) != isnan(z[b]))
@@ -816,7 +816,7 @@ static void fixed_sums(void)
     check_ends();
 }
 
-// If any value does not fit, the first sum is not finite: two infinities do not cancel.
+// If any value is not finite or is too large, the first sum is not finite. Opposite values must not cancel.
 static void fixed_overflow(void)
 {
     enum { COUNT = 5, CASES = 5 };
