@@ -1,5 +1,5 @@
-// agree.h - before training, ranks compare values that must be the same on all of them, or
-// different on each. All ranks make the same calls in the same order.
+// agree.h - before training, ranks exchange values, for example to compare their options. All ranks
+// make the same calls in the same order.
 #pragma once
 #include "world.h"
 #include <stdbool.h>

@@ -32,9 +32,9 @@ typedef struct Alive {
     _Atomic double timeout, patience;   // s; 0 or INFINITY: no limit
     _Atomic double device_step;     // s: a GPU's longest measured step; -1: none yet; 0: a CPU
     _Atomic int64_t epoch, step;    // the host's last finished step, from 1; 0: none yet
-    // Of this epoch, in s. waited: for data. own: from a step's beginning to its first message to
-    // other ranks, summed over `messages` steps. spent: from the end of the first step to the
-    // end of the last.
+    // Of this epoch; times in s. waited: for data. own: from a step's beginning to its first
+    // message to other ranks, summed over `messages` steps. spent: from the end of the first step
+    // to the end of the last.
     _Atomic int64_t steps, messages;
     _Atomic double waited, own, spent;
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters

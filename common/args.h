@@ -69,10 +69,10 @@ void args_add(Args *args, const char *file, const Option *rows, int count);
 // one.
 void args_preset(Args *args, const char *option, const char *value, const char *lines);
 
-// Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option, a
-// missing, malformed or out-of-range value, an option without effect, a file that two options would
-// write, or, in a program without operands, a word that is not an option. First opens /dev/null for
-// stdin, stdout and stderr where they are closed, so call it before opening any file.
+// Fills the variables. --help and --print-config print and exit 0. A wrong option or value, an
+// option without effect, and a file that two options would write end the program with status 2.
+// First opens /dev/null for stdin, stdout and stderr where they are closed, so call it before
+// opening any file.
 void args_parse(Args *args, int argc, char **argv);
 
 // The numbers of an ARG_LIST; a single number is a count: "2" means 0 and 1. Returns how many.

@@ -3,9 +3,7 @@
 //   [node1:4711] train.c:401: run.st: the header ends 9 bytes after the end of the file
 //   hint: the file is damaged, or not a safetensors file; copy it again
 //
-// Exit statuses: 0 done, 1 something failed, 2 wrong options, 3 the loss or a gradient is not
-// finite, or a rank can decode none of its pictures, 4 the launcher died, or the run failed and a
-// warning or another process says why, 128 + the signal: interrupted (130 for Ctrl-C).
+// docs/troubleshooting.md lists the exit statuses.
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>

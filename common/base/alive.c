@@ -250,7 +250,8 @@ Alive *alive_pages(int count, int *descriptor)
     CHECK(fd >= 0, "raise ulimit -n, the limit on open files",
           "memory for heartbeats: memfd_create: %s", strerror(errno));
     CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0,
-          "free -m shows how much memory is free", "memory for heartbeats: %s", strerror(errno));
+          "raise ulimit -f: it also limits files in memory", "memory for heartbeats: %s",
+          strerror(errno));
     Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(pages != MAP_FAILED, "free -m and ulimit -v show how much memory may be used",
           "memory for heartbeats: mmap: %s", strerror(errno));

@@ -77,7 +77,7 @@ static bool is_kind(const char *path, OutputKind kind)
     return n == 0 || (n > at && memcmp(bytes + at, kinds[kind].start, n - at) == 0);
 }
 
-// The absolute path, without the endings of the files that are written beside it.
+// The absolute path, without the endings .best, .tmp and .lock.
 static bool name_of(const char *path, char name[PATH_MAX])
 {
     char directory[PATH_MAX], *end;

@@ -6,9 +6,9 @@
 //   {"ph":"B","pid":0,"tid":1,"ts":81.250,"name":"forward"},
 //   {"ph":"E","pid":0,"tid":1,"ts":95.125},
 //
-// Each event is one write at the end of the file, so several processes can share the file, whose
-// first event then names the run. A span is written when it begins, so the last open span of a run
-// that hung shows where it hung.
+// Each event is one write at the end of the file, so several processes can share the file. The
+// first event of a shared file names the run. A span is written when it begins, so the last open
+// span of a run that hung shows where it hung.
 #include "trace.h"
 #include "alive.h"
 #include "check.h"
@@ -49,8 +49,8 @@ static struct {
 
 // --- events --------------------------------------------------------------------------------------
 
-// ph: B begins a span, whose call is `arg`, and E ends it, at `us` (microseconds). M gives a
-// process or a thread the name `arg`.
+// ph: B begins a span at `us` (microseconds), and E ends it. M names a process or a thread. arg:
+// that name; or of a B, the collective call, or NULL.
 static void write_event(char ph, int tid, double us, const char *name, const char *arg)
 {
     FILE *out = trace.file;

@@ -359,8 +359,8 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 // --- continuing ----------------------------------------------------------------------------------
 
 // An epoch is one permutation of the samples, whatever the number of ranks, so what is left to
-// train is the end of that permutation. The last step of an epoch may have fewer samples than a
-// batch.
+// train is the end of that permutation. An epoch's last step may be short: saved->step *
+// saved->batch_size may exceed the samples.
 static int64_t next_step(const TrainState *saved, const TrainState *run, int64_t steps_per_epoch)
 {
     int64_t step = saved->step * saved->batch_size / run->batch_size;
