@@ -11,7 +11,7 @@
 #include "world.h"
 #include <stdint.h>
 
-// Gloo adds BF16 or F16 numbers in f32, and rounds each sum of two.
+// Gloo adds two BF16 or F16 numbers in f32, and rounds their sum to the type.
 typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 } CommType;
 
 extern const char *const comm_backend;  // "nccl" or "gloo"
@@ -38,8 +38,8 @@ void comm_options(Args *args, CommConfig *config);
 // its parent, by the store or by a call on the communicator. config may be NULL.
 typedef struct Comm Comm;
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits until all ranks call it, a rank is gone, or 10 s more than --timeout (0: no limit) have
-// passed. Before comm_free, free all recorded steps that contain calls of this communicator.
+// Waits for all ranks. After --timeout (if not 0) and 10 s, it gives up on missing ranks. Before
+// comm_free, free all recorded steps that contain calls of this communicator.
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);

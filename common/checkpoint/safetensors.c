@@ -185,7 +185,7 @@ static unsigned char *read_file(int fd, size_t *size, Error *err)
         at += (size_t)n;
     if (!bytes || at == *size)
         return bytes;
-    error_set(err, "", "reading failed at byte %zu: %s", at,
+    error_set(err, "copy the file again", "reading failed at byte %zu: %s", at,
               n < 0 ? strerror(errno) : "the file became shorter");
     free(bytes);
     return NULL;
@@ -198,7 +198,8 @@ bool st_open(StFile *file, const char *path, Error *err)
     ALIVE_OUTSIDE("reading", path);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); // O_NONBLOCK: for a FIFO
     if (fd < 0)
-        return error_set(err, "check the path", "%.200s: open: %s", path, strerror(errno));
+        return error_set(err, "check the path, and that you may read the file",
+                         "%.200s: open: %s", path, strerror(errno));
     unsigned char *bytes = read_file(fd, &size, &inner);
     close(fd);
     return (bytes && st_parse(file, bytes, size, &inner))

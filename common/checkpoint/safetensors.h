@@ -27,12 +27,12 @@ typedef struct StFile {
     struct json_t *header;          // jansson's; names and dtypes point into it
 } StFile;
 
-// Tensors with large elements must come first, so that all are aligned.
+// Tensors with larger elements must come first, so that each tensor is aligned in the file.
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 
-// Reads a whole file and checks that the header is at most 1 MiB of JSON, dtypes are known, each
-// shape fits the bytes between its data_offsets, and the tensors fill the rest of the file.
+// Reads a whole file and checks its header: at most 1 MiB of JSON, known dtypes, and shapes and
+// offsets that fit the data.
 bool st_open(StFile *file, const char *path, Error *err);
 bool st_parse(StFile *file, unsigned char *bytes, size_t size, Error *err); // takes bytes over
 void st_close(StFile *file);

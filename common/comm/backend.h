@@ -47,8 +47,8 @@ struct Comm {
 
 void backend_connect(Comm *comm, const World *world);
 void backend_free(Comm *comm);  // after a barrier of all ranks, unless a rank is gone
-// The host waits for all ranks, at most this long (0: Gloo a day, NCCL without limit). Returns
-// NULL, or an error if a rank is late or, with Gloo, gone. If NCCL reports that a rank is gone,
+// The host waits for all ranks. Returns NULL, or an error if a rank is `seconds` late
+// (0: Gloo a day, NCCL no limit) or, with Gloo, gone. If NCCL reports that a rank is gone,
 // call_lost ends this process.
 const char *backend_barrier(Comm *comm, double seconds);
 
@@ -64,9 +64,9 @@ void call_end(Comm *comm, Stream *stream, const Call *call);
 void call_work_begin(Comm *comm, const Call *call);
 void call_work_end(Comm *comm, const Call *call);
 
-// Call it if the library reports in `text` that a rank is gone. call NULL: while connecting. The
+// Ends this process because another rank is lost; `text` says why. call NULL: while connecting. The
 // parent process or the store may report which rank died, and end this process. So call_lost first
-// waits for that, and fails with a message of its own only if nothing happens.
+// waits 5 s for that. It fails with a message of its own only if nothing happens.
 void call_lost(const Comm *comm, const Call *call, const char *text) __attribute__((noreturn));
 
 // "all_reduce #12 of 1000 f32"

@@ -60,7 +60,8 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
     bool pair = is_pair(call);
     const char *peer = kinds[call->kind].peer;
     bool exists = call->peer >= 0 && call->peer < comm->size;
-    CHECK(!peer || (exists && !(pair && call->peer == comm->rank)), "",
+    CHECK(!peer || (exists && !(pair && call->peer == comm->rank)),
+          "choose a rank in this range; a send or a receive needs another rank than this",
           "%s%s%d: the ranks are 0 to %d, and this one is %d", kinds[call->kind].name, peer,
           call->peer, comm->size - 1, comm->rank);
     static _Atomic uint64_t calls;
@@ -87,9 +88,9 @@ static void simulate_slow_network(void *seconds)
 }
 
 // A simulated network delays each call that has values by 1 ms and by the time that its bytes take.
-// Calls of --check-collectives are not delayed. An all-reduce on a ring sends 2 (size - 1) / size
-// times the bytes that it sums. With --slow-network each rank has its own link; with --shared-link
-// all ranks' bytes go over one link in turn.
+// Calls of a single rank and of --check-collectives are not delayed. An all-reduce on a ring sends
+// 2 (size - 1) / size times the bytes that it sums. With --slow-network each rank has its own link;
+// with --shared-link all ranks' bytes go over one link in turn.
 void call_end(Comm *comm, Stream *stream, const Call *call)
 {
     double own = comm->config.slow_network, shared = comm->config.shared_link;
@@ -139,7 +140,7 @@ void call_lost(const Comm *comm, const Call *call, const char *text)
             leave_at_once(128 + signal);
         sleep_for(look);
     }
-    FAIL(call ? "another rank has ended or is unreachable; its last message gives the reason"
+    FAIL(call ? "another rank has ended or is unreachable; its last output may say why"
               : "another rank has ended, or its machine is unreachable, or another program has "
                 "connected to a port of a rank",
          "rank %d of %d lost another rank in %s (%s): %s", comm->rank, comm->size, doing,

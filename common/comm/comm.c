@@ -1,4 +1,4 @@
-// comm.c - opening and closing a communicator, and what all ranks do together in host memory.
+// comm.c - opening devices and communicators, barriers, and calls on host memory.
 #include "comm/backend.h"
 #include "agree.h"
 #include "alive.h"

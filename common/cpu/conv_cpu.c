@@ -2,9 +2,8 @@
 //
 // In f32, and if the type is emulated, the arena has the weights in the order of oneDNN's forward
 // pass. In bf16 the passes read a 16-bit copy of the weights, and the arena has the order of the
-// gradients. A backward-data pass that needs a different order than forward first reorders the
-// weights. Some convolutions are matrix products, with weights in an order of their own
-// (dense_cpu.h).
+// gradients. If backward-data needs a different order than forward, it first reorders the weights.
+// Some convolutions are matrix products, with weights in an order of their own (dense_cpu.h).
 #include "check.h"
 #include "cpu/dense_cpu.h"
 #include "cpu/ops_cpu.h"

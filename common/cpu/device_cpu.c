@@ -243,7 +243,8 @@ void *host_alloc(size_t bytes)
 {
     size_t unit = bytes >= VERY_LARGE ? HUGE_PAGE : 64, whole = round_up(bytes, unit);
     void *memory = aligned_alloc(unit, whole);
-    CHECK(memory || bytes == 0, "", "out of memory: %zu MiB requested", bytes >> 20);
+    CHECK(memory || bytes == 0, "a smaller batch (-b) or model needs less memory",
+          "out of memory: %zu MiB requested", bytes >> 20);
     if (unit == HUGE_PAGE)
         madvise(memory, whole, MADV_HUGEPAGE);
     return memory;

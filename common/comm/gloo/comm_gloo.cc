@@ -7,8 +7,8 @@
 //   comm_all_reduce -> enqueue:  copy_to_host | stream_enqueue(run_job) | copy_to_device
 //   later, on the stream:                       run_job -> gloo::allreduce
 //
-// Only Gloo's "new-style" functions are used. Its older algorithm classes, which set the size of
-// the sockets' buffers, must not share a context with them.
+// Only Gloo's "new-style" functions are used. Gloo's older algorithm classes must not share a
+// context with them.
 #include <algorithm>
 #include <chrono>
 #include <csignal>

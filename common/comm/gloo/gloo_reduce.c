@@ -1,5 +1,5 @@
-// gloo_reduce.c - adds two arrays of values. Compiled for the processor that DDP_MARCH names, as
-// common/ops/ is.
+// gloo_reduce.c - the sums of Gloo's all-reduce. Compiled for the processor that DDP_MARCH names,
+// as common/ops/ is.
 #include "comm/gloo/gloo_reduce.h"
 #include "ops/numbers.h"
 
