@@ -96,8 +96,8 @@ static inline void add_bits(const void *results, size_t bytes)
         result_bits = (result_bits ^ ((const uint8_t *)results)[i]) * 0x100000001b3u;
 }
 
-// Each number may be off by of_itself * |wanted number| + of_largest * largest |wanted number|, which counts as at
-// least 1e-6.
+// Each number may be off by of_itself * |wanted number| + of_largest * the largest |wanted number|. The largest
+// counts as at least 1e-6.
 static inline void expect_near(const char *what, Shape s, const void *there, const double *wanted,
                         double of_itself, double of_largest)
 {

@@ -1,7 +1,7 @@
 # docs.pl ROOT BUILD - checks the documents below ROOT: each link to a file or heading leads somewhere, web addresses
-# are well formed, and the commands, options, files, exercises and functions that they name exist. BUILD contains
-# 01_single_gpu/train; the --help of the programs there lists their options. Prints what is wrong, then how much was
-# checked; the exit status is 1 if anything is wrong.
+# are well formed, and the commands, options, files, exercises and functions that the documents name exist. BUILD
+# contains 01_single_gpu/train; the --help of the programs there lists their options. Prints what is wrong, then how
+# much was checked; the exit status is 1 if anything is wrong.
 #
 # docs.pl --commands ROOT - lists the documents' commands for test_readme_runs.sh: see list_commands.
 #

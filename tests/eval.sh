@@ -2,7 +2,7 @@
 # eval.sh - for tests of 07's evaluation:
 #
 #   network                             trains net.st with 06
-#   evaluate NAME N SIZE ROWS [OPTIONS] N ranks evaluate net.st with SIZE images in batches of ROWS
+#   evaluate NAME N SIZE ROWS [OPTIONS] N ranks evaluate net.st with SIZE images, each rank in batches of ROWS
 #   same NAME NAME                      succeeds if both evaluations have the same results and predictions
 #   shown COMMAND...                    for check: if the command fails, its output is shown
 #

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# fake.sh - for tests of the CUDA programs on simulated GPUs (fake_cuda/fake.h). $tree is the build.
+# fake.sh - for tests of the CUDA programs on simulated GPUs (fake_cuda/fake.h). $tree is the build folder.
 tree=${BUILD%/*}
 [ -x "$tree/fake/07_dist_eval/train" ] || { echo "skipped: no cuda backend in this build"; exit 77; }
 unset NCCL_COMM_ID

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# faults.sh - seeded faults: mistakes that the tests must notice. tests/faults/AREA-NAME.patch is a patch to the
-# sources, after two lines:
+# faults.sh - seeded faults: mistakes that the tests must notice. tests/faults/NAME.patch, whose NAME begins with an
+# area, is a patch to the sources, after two lines:
 #
 #   Symptom: what a user would see
 #   Caught by: the tests that notice it, best first (names as in ctest)

@@ -69,7 +69,7 @@ static void sleep_ms(void *ms) { usleep((useconds_t)(1000 * (intptr_t)ms)); }
 static void set_to_7(void *number) { *(float *)number = 7; }
 
 // New memory holds NaN in exercises/gpu. A copy on the default stream waits for all streams but non-blocking ones.
-// Pageable memory may be reused at once.
+// Pageable memory may be overwritten as soon as cudaMemcpyAsync returns.
 static void test_cuda(void)
 {
     float *host, pageable[4] = { 1, 2, 3, 4 }, *gpu = on_gpu(16), *other = on_gpu(16);

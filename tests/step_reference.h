@@ -2,7 +2,7 @@
 //
 // Two runs of a deep network diverge within a few steps (even PyTorch on one thread and on two), so whole runs
 // cannot be compared. A single step can: from the same weights, momentum and batch, our step must give PyTorch's
-// loss, gradients and updates. tools/reference makes the files; reference.py there documents their contents.
+// loss, gradients and updates. tools/reference makes the files of PyTorch's results; reference.py there documents them.
 //
 //   StepRun run;
 //   step_open(&run, reference_path("resnet18-1.step.safetensors"));
@@ -109,7 +109,7 @@ static inline float *arena_copy(const Model *model, const float *arena, size_t c
     return host;
 }
 
-// The gradients of all parameters: those without one get 0.
+// The gradients, in host memory. Parameters without a gradient get 0.
 static inline float *grads_copy(const Model *model)
 {
     float *host = xcalloc(model->param_count, sizeof *host);
@@ -178,7 +178,7 @@ static inline void labels_set(StepRun *run, const int64_t *labels, int rows)
 
 enum { STREAM_IMAGES = 1 << 20, STREAM_NOISE, STREAM_LABELS };
 
-// `count` multiples of 2^-15 in [-1, 1): eight from each Philox call, low halves first.
+// `count` multiples of 2^-15 in [-1, 1): eight from each Philox call, of each word the low half first.
 static inline void numbers_make(uint64_t seed, uint64_t stream, int64_t count, float *out)
 {
     for (int64_t i = 0; i < count; i += 8) {
@@ -206,7 +206,7 @@ static inline float weight_scale(const ModelTensor *tensor)
     return scale;
 }
 
-// Turns numbers in [-1, 1) into values that suit the tensor. A norm's bias is about plus or minus two standard
+// Turns numbers in [-1, 1) into values that suit the tensor. A batch norm's bias is about plus or minus two standard
 // deviations, so that few sums are close to ReLU's kink, where rounding would decide the result.
 static inline void numbers_shape(const ModelTensor *tensor, float *u)
 {
@@ -344,7 +344,7 @@ static inline void export_change(const Model *model, const ModelTensor *tensor,
     free(before);
 }
 
-// A step's effect on one tensor: kind "grad.", "update." or "stat."; column: its column in the file's `far`.
+// A step's effect on one tensor: kind "grad.", "update." or "stat."; rank, column: its place in the file's `far`.
 typedef struct Outcome {
     const StFile *file;
     const char *kind;
@@ -459,8 +459,8 @@ static inline double step_loss(const StepRun *run)
     return stats.batch_loss_sum / (double)stats.batch_count;
 }
 
-// Takes the step on one device and returns the mean loss of this process's rows. With several processes, `ready` and
-// `arg` are passed to model_backward, and wait(arg) is called before the update.
+// Takes the step and returns the mean loss of this process's rows. Passes `ready` and `arg` to model_backward. Calls
+// wait(arg) before the update, unless `wait` is NULL.
 static inline double step_take_with(StepRun *run, GradReady ready, void (*wait)(void *arg),
                                     void *arg)
 {

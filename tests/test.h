@@ -38,7 +38,7 @@ static inline void test_all(void)
         test_list[i]();
 }
 
-// The code under test may call exit(0): a program that has begun to check fails if it does not reach test_done.
+// The code under test may call exit(0). If checks were made, but test_done was not reached, the exit status becomes 1.
 static pid_t test_process;
 static int test_reached_done;
 

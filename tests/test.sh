@@ -21,7 +21,7 @@ not_so()
     tail -40 "$TMP/output" 2>/dev/null | sed 's/^/    | /'
 }
 
-# expect STATUS TEXT COMMAND...: it ends with STATUS and prints TEXT (stdout and stderr stay in $TMP/output).
+# expect STATUS TEXT COMMAND...: the command must end with STATUS and print TEXT. Its output stays in $TMP/output.
 expect()
 {
     local wanted=$1 text=$2 status
@@ -50,10 +50,10 @@ check()
 
 not() { ! "$@"; }
 
-# is VALUE WANTED: for check, both are the same, and not empty.
+# is VALUE WANTED: succeeds if both are the same, and not empty. Used with check.
 is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 
-# until_so SECONDS COMMAND...: repeats the command until it succeeds. Fails after SECONDS, which only end a hang.
+# until_so SECONDS COMMAND...: repeats the command until it succeeds. Fails after SECONDS, which should only end hangs.
 until_pause=0.05
 until_so()
 {
@@ -67,10 +67,10 @@ until_so()
 
 hash_of() { sed -n 's/^weight hash: //p' "${1:-$TMP/output}"; }
 
-# field FILE EVENT NAME: the values of NAME in these events of a metrics file.
+# field FILE EVENT NAME: prints the values of NAME in the EVENT events of a metrics file.
 field() { sed -n 's/.*"event":"'"$2"'".*"'"$3"'":\([^,}]*\)[,}].*/\1/p' "$1"; }
 
-# near FILE FILE FAR: for check, the numbers of each line are at most FAR apart.
+# near FILE FILE FAR: succeeds if the two numbers of each line are at most FAR apart.
 near()
 {
     paste "$1" "$2" | awk -v far="$3" '

@@ -60,7 +60,7 @@ expect 0 "weight hash: " "$older/launch" --nproc-per-node 2 -- "$older/train" "$
 before=$(hash_of)
 check "off: the weights of step 04" is "$(hash_with 2 --amp off)" "$before"
 # A loss scale that is a power of two costs bf16 no precision. Gradients are clipped after the scale is divided out. So
-# the weights must be the same.
+# the weights must be those without a loss scale.
 clipped=$(hash_with 2 --amp bf16 --clip-norm 0.25)
 check "clipping changes something" [ "$clipped" != "$(hash_with 2 --amp bf16)" ]
 scaled_alike() { is "$(hash_with 2 --amp bf16 --clip-norm 0.25 --loss-scale 4096)" "$clipped"; }
@@ -163,7 +163,7 @@ all_skip()
 check "all ranks skip that step, halve the scale and keep equal weights" all_skip ./overflow
 train=./overflow
 check "the step changes nothing" is "$(hash_with 3 --amp fp16 --max-steps 5)" "$(hash_with 3 --amp fp16 --max-steps 4)"
-# A bf16 run, which has no scale, keeps the checkpoint's scale and number of skipped steps for a later fp16 run.
+# A bf16 run without a loss scale keeps the checkpoint's scale and number of skipped steps for a later fp16 run.
 expect 0 "skipped: 1" ranks 3 --amp fp16 --max-steps 6 --save skipped.st
 cp skipped.st on.st
 expect 0 "weight hash: " ranks 3 --amp bf16 --save on.st --resume on.st --max-steps 8

@@ -1,5 +1,5 @@
 // The operations for mixed precision: the loss in several calls, the loss scale, the gradients' norm and clipping, the
-// updates, conversion to 16 bits and back. Norms and updates are compared with plain computations in at least double.
+// updates, conversion to 16 bits and back. Norms and updates are compared with plain loops in double or long double.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 #include "arrays.h"
@@ -210,7 +210,7 @@ TEST(the_loss_scale_adapts)
 
 enum { SCALED = 1031 };
 
-// Scales gradients in two pieces, as buckets are, the second first. odd: the value of one gradient;
+// Scales gradients in two pieces, the second first, like buckets. odd: the value of one gradient;
 // bad: the result for this gradient is not finite.
 static void check_scale(Stream *stream, float loss_scale, float factor, double odd, bool bad)
 {
@@ -345,8 +345,8 @@ static void sgd_plain(size_t count, size_t grad_count, const float *grads, doubl
     }
 }
 
-// Gradients of up to `size`, clipped to `clip` times their norm. Without `nesterov`, the last parameters have no
-// gradient.
+// Gradients of up to `size`, clipped to `clip` times their norm (0: not clipped). Without `nesterov`, the last
+// parameters have no gradient.
 static void check_clip(float size, double clip, bool nesterov, bool skip)
 {
     enum { COUNT = 5003 };

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Chaos: at random moments a random rank, its launcher or mpirun is killed or stopped, or a host is cut off. The ranks
-# must end in time. A loop restarts dead launchers. In the end the weights must be those of an undisturbed run.
+# Chaos: at random moments a random rank, its launcher or mpirun is killed or stopped, or a host is cut off. Most faults
+# must end the ranks in time. A loop restarts dead launchers. The final weights must be those of an undisturbed run.
 #
 #   CHAOS_SEED=4711     the same random numbers: mostly the same faults, at about the same moments
 #   CHAOS_EVENTS=200    number of faults (12), about 4 s each; each launcher but slurm has a part of them. Run the test
@@ -106,7 +106,7 @@ command_of() # command_of NAME: sets `words`
     words+=("${wrapped[@]}" "$train" "${job[@]}" --patience "$timeout" "${saving[@]}")
 }
 
-# Open MPI 4.1.4 sometimes hangs when a rank dies while it connects: kills an mpirun that runs on without any ranks.
+# Kills an mpirun that has had no ranks for 5 s. Open MPI 4.1.4 sometimes hangs when a rank dies while connecting.
 guard() # guard PID
 {
     local alone=0

@@ -11,7 +11,7 @@
 //                       or "slow": delay this and all later calls by 0.3 s, except unlink, which
 //                       runs at once and then takes 0.5 s: time for other threads to interfere
 //   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp 4096"
-//                       (of stat only with FAULT_CALL=stat)
+//                       (for stat, only with FAULT_CALL=stat)
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
