@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Compares the learning rate of each step with the finished step's: several warm-ups, 4 ranks and 2, and a resumed run.
+# Compares each step's learning rate with the finished program's: several warm-ups, 4 ranks and 2, and a resumed run.
 # fails with: 4 ranks, --warmup 2: the rate rises to four times --lr
 build
 same=(--epochs 3 -b 4 --train-samples 64 --lr 0.01 --lr-scale linear)

@@ -1,12 +1,13 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # A spy (check.c) writes down three weights of each rank in each step except the last. An exchange is due after every
 # H steps of an epoch, and after the epoch's last step. The outer optimizer must move the anchor (the weights of the
-# last exchange), and all ranks must continue with the new anchor. With H = 1, SGD, and an outer rate of 1, the losses
-# are those of DDP.
+# last exchange), and all ranks must continue with the new anchor. With H = 1, SGD, an outer rate of 1 and no outer
+# momentum, the losses are those of DDP.
 # fails with: 12 steps with --sync-every 4 have 4 messages
 export SPY=1
 build --with check.c --wrap optim_step --wrap model_forward --wrap comm_all_reduce
-# exchanges N H MESSAGES LR MOMENTUM OPTION...: N ranks, two epochs of 6 steps
+# exchanges N H MESSAGES LR MOMENTUM OPTION...: trains with N ranks for two epochs of 6 steps. Claims that each
+# rank sends MESSAGES messages and has the right weights after each step. LR and MOMENTUM are the outer optimizer's.
 exchanges()
 {
     local n=$1 h=$2 rank files=()
