@@ -2,7 +2,7 @@
 # Checks only answers.txt. In the run "today" (run.txt, trace.txt), rank 1's loader slept 140 ms for each batch.
 # fails with: 1. the slow rank
 answer() { sed -n "s/^$1[a-z_]* *= *\([^#]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]' | tr -d ' \t'; }
-# is N WHAT PATTERN: the learner's answer N matches. If not, this answer and $why are shown, but not the right answer.
+# is N WHAT PATTERN: the learner's answer N matches PATTERN. If not, this answer and $why are shown.
 is()
 {
     if [[ $(answer "$1") =~ ^($3)$ ]]; then passed "$1. $2"; else wrong "$1. $2" <<<"your answer: $(answer "$1")"; fi

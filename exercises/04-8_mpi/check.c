@@ -1,4 +1,4 @@
-// Linked into the learner's program. Writes a line to mpi.RANK for each call:
+// Linked into the learner's program. Writes a line to mpi.RANK for each of these calls:
 //
 //   hook COUNT 0 0              how many floats the hook gets
 //   mpi COUNT MAIN LEVEL        how many numbers MPI_Allreduce adds up. MAIN: 1 in the main thread.

@@ -5,7 +5,7 @@
 # fails with: whole batches still give the right losses
 build --with check.c --wrap model_forward --wrap comm_all_reduce --wrap sgd_update
 same=(--amp off -b 20 --train-samples 90 --seed 5 --lr 0.1 --timeout 5)
-# per_step WHAT NAME: prints the numbers of each step in one line: "7 7 6"
+# per_step WHAT NAME: prints the spy's numbers for WHAT in NAME.out, a line for each step: "7 7 6"
 per_step()
 {
     awk -v what="$1" '
