@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# In three epochs, each rank must use its images in three orders: those of the finished step.
+# In three epochs, each rank must use images in three orders: those of the finished step.
 # fails with: rank 0 uses the same order in several epochs
 build
 know_images 24

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two and three ranks must have the losses of one process with all their images. If not, a third column shows one
 # process with an N times larger learning rate: without weight decay, a sum of gradients has exactly that effect. AdamW
-# hides the factor, so the runs with AdamW fail if the learning rate is divided in place of the gradients.
+# takes almost the same steps with a sum and a mean, so its runs fail if the learning rate is divided instead.
 # fails with: two ranks learn what one process with all their images learns
 # fails with: one, lr x 2
 build

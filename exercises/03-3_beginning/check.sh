@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# All ranks must end with the same weights, in a new run and in a resumed one. In the resumed run a spy (check.c) also
-# reports which rank reads the checkpoint, and each rank's state when its first step begins.
+# All ranks must end with the same weights, in a new run and in a resumed one. In the resumed run only rank 0
+# may read the checkpoint, and all ranks must begin their first step with rank 0's state (check.c prints both).
 # fails with: all ranks end with the same weights
 export SPY=1
 build --with check.c --wrap comm_new --wrap model_forward --wrap sgd_update --wrap checkpoint_load
 
-# begins NAME WORDS: claims that ranks 1 and 2 start with what rank 0 has.
+# begins NAME WORDS: claims that ranks 1 and 2 begin with the weights, statistics and momentum of rank 0.
 begins()
 {
     local thing

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # A spy (check.c) records the range of gradients in each bucket. The ranges of a step must cover all gradients, without
-# gaps and without overlaps; two steps are checked. A run must send as many messages as the finished step.
+# gaps and without overlaps; two steps are checked. A run must send as many messages as the finished program.
 # fails with: each bucket begins where the last one ended
 export SPY=1
 build --with check.c --wrap comm_all_reduce --wrap model_new --wrap sgd_update

@@ -1,6 +1,6 @@
-// If SPY is set, slows messages and averages down, and prints three numbers when the optimizer begins.
-// Since the run began: how many buckets have been sent, how many of them have been averaged, and the
-// most that were on their way at once.
+// If SPY is set, slows messages and averages down, and prints three numbers each time the
+// optimizer begins: how many buckets the rank has sent so far, how many of them have been averaged,
+// and the most that were on their way at once.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

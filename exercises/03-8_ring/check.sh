@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# With 2, 3 and 4 ranks, the ring adds up numbers whose sum shows which ranks are in it, and the bytes that it sends are
+# With 2, 3 and 4 ranks, the ring adds up numbers whose sum shows which ranks are in it, and each rank's bytes are
 # counted. The losses of 3 ranks are compared with those of comm_all_reduce.
 # fails with: 2 ranks add up 8 numbers
 build --with check.c --wrap ddp_set_hook --wrap comm_send --wrap comm_receive
