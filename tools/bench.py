@@ -462,7 +462,7 @@ def nets(b, jobs, *more):
         heading(b, f"{CORES} threads", *more, f"PyTorch {torches[0].version}") + " Training steps, images/s.",
         table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)", "padding"), rows),
         limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()})
-        + " Padding: the share of a step's operations that multiply padding, if none is left out.",
+        + " Padding: the share of operations that multiply padding, in a step that skips none.",
         "".join(torch.missing(row[0]) for row, torch in zip(rows, torches)))
 
 
@@ -556,7 +556,7 @@ def bench_gpt(b):
     rows, torches, limits = zip(*(gpt_job(b, text, kind, *job) for job in GPT_JOBS for kind in ("f32", "bf16")))
     b.write(
         heading(b, f"{CORES} threads", f"PyTorch {torches[0].version}")
-        + " Training steps, tokens/s; no dropout, AdamW, gradients clipped.",
+        + " Training steps, tokens/s; AdamW, gradients clipped, no dropout.",
         table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)"), rows),
         limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}),
         "".join(torch.missing(row[0]) for row, torch in zip(rows, torches)))
