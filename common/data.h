@@ -16,10 +16,10 @@ typedef struct DataConfig {
 DataConfig data_defaults(void);
 void data_options(Args *args, DataConfig *config);
 
-// A crop moves an image by up to `padding` pixels each way, on black. Of a picture file it takes a
-// random part (view_random). It moves all windows of a text by the same number of bytes, less than
-// a window. A flip mirrors an image at random. Crop and flip depend only on seed, epoch and sample
-// id.
+// A crop moves an image by up to `padding` pixels each way, on black. Of a picture file, a crop
+// takes a random part (view_random). Of a text, it moves all windows of an epoch by the same number
+// of bytes, less than a window. A flip mirrors an image at random. Crop and flip depend only on
+// seed, epoch and sample id.
 typedef struct Augment {
     bool crop, flip;
     int padding;
@@ -32,8 +32,8 @@ typedef struct Dataset {
     uint8_t *inputs;        // host: (count, channels, height, width), or tokens; pictures: NULL
     int32_t *labels;        // (count), host; text: NULL
     struct Pictures *pictures; // of picture files, or NULL
-    int per_row;            // labels of a sample: 1 for an image; for a text, the tokens of a
-                            // window, and `inputs` holds tokens
+    int per_row;            // labels of a sample: 1 for an image; for a text, one for each token
+                            // of a window
 } Dataset;
 static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1; }
 // The label of a test set's n-th output: an image's class, or the token after the n-th token.
@@ -64,8 +64,8 @@ bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part
 void data_close(Data *data);
 // Keeps at most `most` samples of each set, and renews the fingerprint.
 void data_cut(Data *data, int most);
-// A number > 0. Two runs for which it differs may train with different samples, or in a different
-// order.
+// A number > 0 made from the data's checksum, the number of training samples and `shuffle`. A run
+// that resumes in mid-epoch compares it with the checkpoint's.
 int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or double quotes: "airplane", "a", "0x0a". NULL if the set
 // has no names (CIFAR-100, synthetic).
@@ -114,19 +114,19 @@ typedef struct LoaderConfig {
 } LoaderConfig;
 
 // Worker threads prepare batches ahead, in LOADER_SLOTS buffers, on a stream of their own; without
-// workers, loader_next does it. Picture files are decoded only when a batch needs them. A canvas
-// may be larger than its image, which is then centred on black.
+// workers, loader_next makes its own batch. Picture files are decoded only when a batch needs them.
+// A canvas may be larger than its image, which is then centred on black.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);
 
-// Starts an epoch over these ids (NULL: 0 to count - 1), which are copied, at batch `first` (0, or
-// later when a run resumes). Ends the previous epoch, finished or not.
+// Starts an epoch over these ids (NULL: 0 to count - 1) at batch `first`, which is above 0 if a run
+// resumes. Copies the ids. Ends the previous epoch, finished or not.
 void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
 
 // The next batch, or NULL at the end of the epoch. The call waits until the batch's rows are made,
-// the compute stream until they are loaded. Enqueue all work that reads the batch on the compute
-// stream before the next call. The batch's buffers are filled again only after that work.
+// and the compute stream waits until they are loaded. Enqueue all work that reads the batch on the
+// compute stream before the next call. The batch's buffers are filled again only after that work.
 const Batch *loader_next(Loader *loader);
 
 // Milliseconds for which the device has waited for batches since the last call.

@@ -1,4 +1,4 @@
-// ops_cpu.h - shared by the files of the CPU backend.
+// ops_cpu.h - the CPU backend's Ops (ops.h): libraries and scratch memory.
 #pragma once
 #include "cpu/onednn.h"
 #include "ops/op.h"

@@ -9,7 +9,7 @@
 // The live weights then form a smaller convolution.
 //
 // With 16-bit types, a convolution reads a 16-bit copy of the live weights. Where a library's type
-// is not the one ops.h promises, a kernel converts the data from or to scratch memory.
+// is not the one ops.h promises, a CUDA kernel converts the data from or to scratch memory.
 //
 // A small convolution leaves most of a large GPU idle, and no layer's backward needs the gradients
 // of other layers' weights. So gradients of weights have a stream of their own, until ops_join.
@@ -64,7 +64,7 @@ typedef struct Trial {
 
 enum { TRIAL_RUNS = 5 };
 
-// Milliseconds of a recorded run, because that is how steps usually run.
+// Returns the milliseconds of one run. Runs are recorded (device.h), as steps usually are.
 static float time_plan(const ConvPlan *plan, void *arg)
 {
     const Trial *t = arg;
@@ -180,7 +180,7 @@ static Type product_result(const Conv *conv, ConvPass pass)
     return pass == PASS_WEIGHTS || conv->spec.bias ? TYPE_F32 : conv->y.type;
 }
 
-// Uses TF32 as convolutions do, but not in the last layer (f32_out).
+// With --tf32 1, f32 products use TF32, but not in the last layer (f32_out).
 static void make_products(Conv *conv, const ConvProblem *problem)
 {
     bool f32 = conv->spec.x.type == TYPE_F32;
@@ -327,7 +327,7 @@ void conv_forward(const Op *op, const OpArgs *a)
                  a->y);
 }
 
-// The gradient of y, converted to the type that the product reads.
+// The gradient of y in the type of x: dy, or a rounded copy in scratch memory.
 static const void *gradient(const Conv *conv, ConvPass pass, const void *dy)
 {
     if (conv->y.type == conv->spec.x.type)

@@ -1,4 +1,4 @@
-// cuda_internal.h - what the files of the CUDA backend share.
+// cuda_internal.h - shared in the CUDA backend: error checks, Device, Ops, matrix products.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -58,7 +58,7 @@ struct Device {
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
 
-// The libraries' calls on one stream. They run one after another, so they share scratch memory.
+// A stream for the libraries' calls. These run one after another, so they share scratch memory.
 typedef struct Lane {
     Stream *stream;
     cudnnHandle_t cudnn;
@@ -81,8 +81,8 @@ struct Ops {
 
 static inline Stream *compute(const Ops *ops) { return &ops->device->compute; }
 
-// Makes the lane's scratch memory at least `bytes` long. Call it during setup only. Old blocks stay
-// until the device is closed, because a recorded step may hold their address.
+// Makes the lane's scratch memory at least `bytes` long. Call it only while an operation is made.
+// Old blocks stay until the device is closed, because a recorded step may hold their address.
 void lane_need_scratch(Lane *lane, size_t bytes);
 // Later work on `beside` runs after everything that `main` has so far.
 void ops_fork(Ops *ops);

@@ -52,8 +52,8 @@ typedef struct PlanRules {
     void *time_arg;
 } PlanRules;
 
-// Of cuDNN's first guesses that the rules allow, makes the fastest, or without rules->time the
-// first. False, with the reason in err, if there is none.
+// Makes a plan from cuDNN's first guess that the rules allow. With rules->time: from the fastest of
+// the first such guesses. False: there is no plan, and err has the reason.
 bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
                    const PlanRules *rules, Error *err);
 void conv_plan_free(ConvPlan *plan);

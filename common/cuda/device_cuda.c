@@ -130,7 +130,8 @@ const char *device_limit(int level) { return ""; }
 static void check_device_exists(int index)
 {
     int count = count_gpus();
-    CHECK(count >= 0, hint_driver, "there is no NVIDIA driver on this machine");
+    CHECK(count >= 0, hint_driver, "there is no NVIDIA driver on this machine, or this container "
+          "was started without GPUs");
     CHECK(count > 0, hint_device, "there is no GPU that this process may use");
     CHECK(index >= 0 && index < count, hint_device,
           "there is no GPU %d: this process has %d in all, numbered from 0", index, count);
@@ -246,7 +247,7 @@ _Noreturn static void out_of_memory(const Device *device, size_t bytes)
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&free_bytes, &all_bytes);
     FAIL(hint_memory, "out of memory on GPU %d (%s): %zu MiB requested, %zu MiB free of %zu MiB, "
-         "%zu MiB in use by this program", device->index, device->name, (bytes >> 20) + 1,
+         "%zu MiB in arrays of this process", device->index, device->name, (bytes >> 20) + 1,
          free_bytes >> 20, all_bytes >> 20, device->bytes >> 20);
 }
 
@@ -526,8 +527,8 @@ void replay_free(Replay *replay)
     free(replay);
 }
 
-// Calls step while the compute stream records instead of running. The mode is thread-local, so the
-// loader's threads may keep allocating and copying.
+// Calls step while the compute stream records instead of running. Other threads, such as the
+// loader's, may call CUDA meanwhile, because the mode is thread-local.
 static cudaGraphExec_t record(cudaStream_t stream, void (*step)(void *arg), void *arg)
 {
     cudaGraph_t graph;
@@ -575,7 +576,8 @@ static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), voi
     return true;
 }
 
-// Measures one step at a time. The host does not see the messages of a recorded step.
+// Measures one step at a time. The host does not see a recorded step's messages, so the time of the
+// first one is not measured.
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
     Device *device = replay->device;

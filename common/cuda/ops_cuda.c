@@ -12,7 +12,7 @@ static const char *const hint_libraries =
     "was built for (see ./ddp doctor)";
 static const char *const hint_mixed =
     "cuDNN's libraries come from two installations, or some are missing: LD_LIBRARY_PATH should "
-    "name only one installation";
+    "name one complete installation";
 static const char *const hint_arch =
     "this cuBLAS has no code for this GPU: install the cuBLAS of a CUDA version that supports it";
 

@@ -75,7 +75,7 @@ static const KnownSet known_sets[KNOWN_SETS] = {
         "Ankle boot" } },
 };
 
-// Finds the file of a text, and what to do if it is not there. False: --data is not a text.
+// Names the file of a text, and a hint if the file is missing. False: --data is not a text.
 static bool text_named(const char *data, const char **file, const char **hint)
 {
     static const char here[] = "data/shakespeare/input.txt",
@@ -88,7 +88,7 @@ static bool text_named(const char *data, const char **file, const char **hint)
         *hint = "./ddp data shakespeare downloads it";
     } else if (strncmp(data, "text:", strlen("text:")) == 0) {
         *file = data + strlen("text:");
-        *hint = "give a path: --data text:FILE";
+        *hint = "give the path of a text file: --data text:FILE";
     } else {
         return false;
     }
