@@ -82,8 +82,8 @@ static OptimConfig parsed(const char *options)
 // Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes in the warm-up
 //   epoch += (batch_idx + 1) / len(train_loader)
 //   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
-// Python's `fractions` module gave the first numbers, for base_lr 0.01 and 5 epochs of warm-up. The others are by hand:
-// with a warm-up of 2.5 epochs, 0.01 (1 + 2 epoch / 2.5); and the scale multiplies each schedule.
+// Python's `fractions` module gave the first 8 rates (base_lr 0.01, 5 epochs of warm-up). The others are by hand. With
+// a warm-up of 2.5 epochs, the rate is 0.01 (1 + 2 epoch / 2.5). The scale multiplies each schedule.
 static const struct {
     const char *options;
     int ranks, step, steps, epochs;     // steps: of an epoch

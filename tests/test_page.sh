@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The page of ./ddp run --watch, without a browser: who may see it, what it gets, and that it pauses and kills ranks.
+# The page of ./ddp run --watch over HTTP: who may see it, which events it gets, and that it pauses and kills ranks.
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 expect 0 "" python3 "$SRC/tests/page.py" "$BUILD"/04_ddp_launcher/{launch,train}

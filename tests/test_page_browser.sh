@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # ctest: LABELS deadlines
-# The page of ./ddp run --watch in a headless Chromium: the buttons of one rank pause it, and another
-# rank's button kills that rank.
+# The page of ./ddp run --watch in a headless Chromium. Its buttons pause, continue and kill ranks.
 . "$SRC/tests/test.sh"
 PYTHONPATH=$SRC/tests python3 -c 'import browser, sys; sys.exit(not browser.find())' 2>/dev/null || {
     echo "skipped: there is no Chromium: apt install chromium"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS all
-# Ranks that share a global batch must have the losses and weights of one process with the whole batch, whatever their
-# number and however the gradients travel. A second run must give the same bits.
+# Ranks that share a global batch must have nearly the losses and weights of one process with the whole batch, whatever
+# their number and however the gradients travel. A second run must give the same bits.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/ranks.sh"
 train=$BUILD/03_ddp_fork/train
@@ -37,8 +37,8 @@ expect 0 "weight hash: $whole" "$train" -n 2 "${lenet[@]}" -b 24 --resume part.s
 expect 0 "resumed: part.st, epoch 2, step 3" "$train" -n 4 "${lenet[@]}" -b 12 --resume part.st --save part.st
 check "4 ranks continue the run of 2" same_weights part.st
 
-# A run that resumes with a different global batch leaves no sample out. At --lr 0 an epoch's loss shows which samples
-# the epoch had.
+# A run that resumes with a different global batch leaves no sample out. With --lr 0, epochs with the same samples
+# have almost the same loss.
 still=("$BUILD/07_dist_eval/launch" --nproc-per-node)
 same=("$BUILD/07_dist_eval/train" "${lenet[@]}" --lr 0 --no-augment --amp off --metrics still.jsonl)
 expect 0 "" "${still[@]}" 2 -- "${same[@]}" -b 24 --save still.st --max-steps 13

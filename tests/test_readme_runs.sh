@@ -76,7 +76,7 @@ how()
     esac
 }
 
-# A pattern (a command with a placeholder) is not run. Only docs/ may have patterns unknown to how().
+# For what how() does not know: runs a command, but no pattern (with a placeholder). Only docs/ may have such patterns.
 otherwise()
 {
     if [ "$3" = command ]; then
@@ -248,7 +248,7 @@ document()
     PATH=$tree/build/cpu/$step:$TMP/bin:$path               # "launch and train are the programs in ..."
     [[ $file != docs/* ]] || rm -f ./*.st* ./net*           # each document trains its own networks
     while IFS=$'\x1e' read -r line kind command prints; do
-        # A command runs once per document. ./ddp doctor, diff, help and exercise list only print: they run once in all.
+        # A command runs once per document. ./ddp doctor, diff, help and exercise list run once for all documents.
         where=$file
         [[ ! $command =~ ^\./ddp\ (doctor|diff|help|exercise\ list) ]] || where=
         [ -z "${seen[$where:$command]:-}" ] || continue

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The recipes are config files. Two steps accept each recipe: the first that has its options, and the last. They print
-# its settings (--print-config).
+# Each recipe is a config file. Two steps must accept it and print its settings (--print-config): the first step that
+# has its options, and the last step.
 . "$SRC/tests/test.sh"
 
 for recipe in "$SRC"/recipes/*.conf; do

@@ -17,7 +17,7 @@ static void pattern_make(void)
         pattern[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
 }
 
-// Like picture_decode's result: only the pixels that the view needs.
+// The least that picture_decode may return: only the pixels of `at`.
 static Pixels part_of_pattern(Rect at)
 {
     Pixels pixels = { .at = at, .rgb = xmalloc((size_t)(at.width * at.height * 3)) };

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The example of docs/reuse.md is compiled as its first lines say. It finds the weights 1, 2, 3 and 4 on one to three
-# ranks: in processes of its own (fork), under MPI, and with NCCL. NCCL is the library of exercises/gpu, which needs no
-# GPU. Where NVIDIA's libraries are, the example is also compiled with them.
+# The example of docs/reuse.md must find the weights 1, 2, 3 and 4 on one to three ranks: in processes of its own
+# (fork), under MPI, and with NCCL. Here NCCL is the library of exercises/gpu, which needs no GPU. Where NVIDIA's
+# libraries are, the example is also compiled with them.
 . "$SRC/tests/test.sh"
 cp "$SRC"/docs/reuse/*.[ch] .
 strict=(-std=c99 -pedantic -Wall -Wextra -Werror)

@@ -1,5 +1,4 @@
-// test_spawn_gpus.c - how many ranks spawn starts on a machine with (simulated) GPUs. spawn.c counts the GPUs
-// in a child process.
+// test_spawn_gpus.c - how many ranks spawn starts on a machine with (simulated) GPUs.
 // ctest: SANITIZERS asan
 #include "alive.h"
 #include "device.h"

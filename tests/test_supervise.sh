@@ -125,7 +125,7 @@ lost "all ranks have been waiting for each other for 2 s" 2 2 all=wait
 expect 0 "" "$rank" fork 3 2 all=live3 0=beat3000 1=twice3000 2=twice3000 all=done
 check "waiting for a rank that works is not an error" test ! -s output
 
-# asked SIGNAL TIMES STATUS MOST ANSWER RULE...: the parent of 3 ranks gets SIGNAL so many times. It prints ANSWER, and
+# asked SIGNAL TIMES STATUS MOST ANSWER RULE...: the parent of 3 ranks gets SIGNAL TIMES times. It prints ANSWER, and
 # ends with STATUS within MOST s of the last SIGNAL.
 asked()
 {
