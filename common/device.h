@@ -24,8 +24,8 @@ const char *device_uuid(int index);
 const char *device_bus(int index);
 
 // CPU: which vector instructions this process may use; a larger number means newer ones. CUDA: 0.
-// Ranks that use different instructions may compute different bits. A program that calls
-// device_level and device_limit calls them before the other functions here.
+// Ranks that use different instructions may compute different bits. Call device_level and
+// device_limit before the other functions here, or not at all.
 int device_level(void);
 // CPU: from now on oneDNN uses no newer instructions than those of `level`. Returns their name:
 // "avx2".
@@ -45,7 +45,7 @@ int device_threads(const Device *device);        // CUDA: 0
 size_t device_peak_bytes(const Device *device);  // of device_alloc's memory, so far
 bool device_shares_memory(const Device *device);
 
-// Device memory, filled with zeros. If there is not enough, fails and prints the size.
+// Device memory, filled with zeros. If there is not enough, prints the size and ends the program.
 void *device_alloc(Device *device, size_t bytes);
 void device_free(Device *device, void *memory);
 // Host memory that a device can copy from directly (pinned under CUDA). Not zeroed.

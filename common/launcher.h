@@ -1,4 +1,4 @@
-// launcher.h - finds out whether mpirun, torchrun, srun or launch has started this process.
+// launcher.h - finds the mpirun, torchrun, srun or launch that has started this process.
 #pragma once
 #include <sys/types.h>
 

@@ -37,8 +37,9 @@ void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64
 void log_progress(Log *log, int64_t step, int batch);
 // Call it when the training of an epoch ends. Stops the clock, and leaves the line on the screen.
 void log_progress_end(Log *log);
-// Prints the numbers of a step: in the progress line, or as a line like those below. Every
-// print_freq steps, and at the last step of the epoch or run, it also writes a "step" event.
+// Shows the numbers of a step in the progress line, if there is one. Every print_freq steps, and at
+// the last step of the epoch or run, it writes a "step" event and, without a progress line, also
+// prints a line:
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536
 typedef struct LogStep {

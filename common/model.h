@@ -69,7 +69,7 @@ typedef struct Model {
     int64_t torch_params;   // as PyTorch counts them
 } Model;
 
-// Fails if there is no such network, or if it does not fit the data.
+// Exits if there is no such network, or if it does not fit the data.
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config);
 void model_free(Model *model);
 // Initialises each layer as PyTorch does, a ResNet as torchvision, and a gpt as minGPT. The random

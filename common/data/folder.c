@@ -80,7 +80,8 @@ static bool tree_add(Folder *folder, const char *path, int label, Error *err)
     return good;
 }
 
-// As sorted(os.walk()): by folder, then by name. So "sub-1/1.png" comes before "sub/x/1.png".
+// As sorted(os.walk()): by folder, then by name. So the order is "sub/1.png", "sub-1/1.png",
+// "sub/x/1.png".
 static int compare_files(const void *file_a, const void *file_b)
 {
     const char *a = ((const FolderFile *)file_a)->path, *b = ((const FolderFile *)file_b)->path;
@@ -151,7 +152,8 @@ static bool train_add(Folder *folder, const char *set, const char *path, Error *
     return good;
 }
 
-// The classes of val must be those of train. Both lists are sorted.
+// Fails unless the classes of val are those of train. Both lists are sorted, so one loop compares
+// them.
 static bool val_add(Folder *folder, const char *path, Error *err)
 {
     static const char hint[] = "val needs the same class folders as train";
@@ -235,9 +237,9 @@ static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error 
         ssize_t got = read(fd, to + done, bytes - done);
         if (got < 0 && errno == EINTR)
             continue;
-        CHECK(got >= 0, "", "%s: reading failed after %zu bytes: %s", name, done, strerror(errno));
+        CHECK(got >= 0, "", "%s: reading failed: %s", name, strerror(errno));
         if (got == 0)
-            return error_set(err, "", "%s: the file became shorter than %zu bytes", name, bytes);
+            return error_set(err, "", "%s: the file became shorter while it was read", name);
         done += got;
     }
     return true;

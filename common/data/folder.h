@@ -8,9 +8,10 @@
 //
 // Only names that end in .jpg, .jpeg or .png count, in upper or lower case, and files next to the
 // class folders do not. Unlike ImageFolder, this skips hidden files and folders, and ImageFolder's
-// other types (.bmp, .webp, ...). Each of these is an error: a class without pictures, a single
-// class, classes of val that differ from those of train, train or val alone; and in the folder of a
-// class, pipes and devices, broken and circular links, folders that cannot be read.
+// other types (.bmp, .webp, ...). It is an error if a class has no pictures, there are fewer
+// than two classes, val and train have different classes, or only one of val and train exists. In
+// the folder of a class, pipes, devices, broken or circular links, and folders that cannot be read
+// are errors.
 //
 // Each file's entry takes about 32 bytes of memory and the bytes of its path below DIR. The 1.28
 // million files of ImageNet take about 90 MB.

@@ -1,10 +1,10 @@
-// formats.h - what data_open reads or makes: a function for each kind of data set. pictures.h has
+// formats.h - a function for each kind of data set that data_open reads or makes. pictures.h has
 // the one for folders of pictures.
 #pragma once
 #include "data/files.h"
 
 // Each fills data->train and data->test, and adds to data->checksum. Functions with `dir` read the
-// `classes` of both sets, so set these first. On an error data_close frees what was allocated.
+// `classes` of both sets, so set these first. On an error the caller calls data_close.
 bool cifar10_read(Data *data, const char *dir, const char *hint, Error *err);
 bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err);
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err);

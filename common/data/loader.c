@@ -115,11 +115,11 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
         WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
-    // The run also ends if all pictures of this loader's epoch are bad. But BAD_NAMED or fewer, if
-    // they are only a part of the set, may all be bad by chance.
+    // The run also ends if all pictures of this loader's epoch are bad. An epoch of at most
+    // BAD_NAMED pictures, a part of the set, goes on: all of them may be bad by chance.
     bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
     if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
-        fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check that these files are pictures",
+        fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check the files that the warnings name",
                 "none of %d pictures can be decoded", loader->bad);
     pthread_mutex_unlock(&loader->lock);
 }
@@ -210,7 +210,7 @@ static void rows_make(Worker *worker, int batch, int first, int rows)
     trace_end();
 }
 
-// Loads a batch whose rows are all made.
+// Copies a batch, whose rows are all made, to the device, and normalises images there.
 static void slot_load(Loader *loader, int batch)
 {
     const Augment *augment = &loader->config.augment;
@@ -414,8 +414,8 @@ static void ids_set(Loader *loader, const int32_t *ids, int count)
     loader->count = count;
     for (int i = 0; i < count; i++) {
         int id = ids ? ids[i] : i;
-        CHECK(id >= 0 && id < loader->dataset->count, "", "sample %d of %d has an impossible id %d",
-              i, count, id);
+        CHECK(id >= 0 && id < loader->dataset->count, "ids go from 0 to the data set's size - 1",
+              "sample %d of %d has an impossible id %d", i, count, id);
         loader->ids[i] = id;
     }
 }
@@ -444,8 +444,8 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 }
 
 // Waits until the slot of the next batch is full; without workers, the caller fills it here. The
-// caller holds the lock. Returns 0 if the device is still busy, else the seconds of this wait, at
-// most those since the slot's first rows were begun.
+// caller holds the lock. Returns 0 if the device is still busy, else the seconds since this wait or
+// the slot's first rows began, whichever was later.
 static double slot_await(Loader *loader, const Slot *slot)
 {
     double begin = clock_now();

@@ -70,9 +70,9 @@ static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
     return count;
 }
 
-// Divides a part of the text into windows of `block` tokens. Leaves `room` tokens unused at its
-// end, because an epoch may shift all windows by so many, and one more: the last window's last
-// label.
+// Divides a part of the text into windows of `block` tokens. At least room + 1 tokens follow the
+// last window: an epoch may shift all windows by up to `room`, and the last label is the token
+// after the window.
 static void windows_make(Dataset *set, const uint8_t *tokens, int64_t count, int block, int room,
                          int classes)
 {
