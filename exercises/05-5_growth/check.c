@@ -1,5 +1,5 @@
 // The learner writes what loss_scale_adapt in common/ already does, so this file disables that
-// function. It also causes an overflow: in step OVERFLOW_IN_STEP the loss has an infinite gradient.
+// function. If OVERFLOW_IN_STEP is set, the file also makes a gradient infinite, in that step.
 #include "ops.h"
 #include "wrap.h"
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# After each training step, the loss scale must be that of the finished program, and so must the number of skipped
-# steps. In the first run the scale only grows. In the second it grows until gradients overflow. In the third the check
-# causes an overflow, two steps after the scale has doubled. The last run resumes another.
+# The loss scale must be right after each training step. So must the number of skipped steps, in all runs but the third.
+# In the first run the scale only grows. In the second it grows until gradients overflow. In the third the check causes
+# an overflow, two steps after the scale has doubled. The last run resumes the one before it.
 # fails with: clean steps double the loss scale
 build --with check.c --wrap loss_scale_adapt --wrap loss_cross_entropy
 same=(--amp fp16 --train-samples 192 --test-samples 8 --seed 5)

@@ -6,7 +6,7 @@
 build
 adam=(--optim adamw --lr 0.002 --train-samples 208 --seed 5 -b 24)        # the last batch has 8 images of each rank
 
-# agrees WORDS NAME NAME: two runs have the same norms and losses, on rank 0 and on rank 1.
+# agrees WORDS NAME NAME: claims that two runs' norms and losses differ by at most 1e-4, on rank 0 and on rank 1.
 agrees()
 {
     local rank

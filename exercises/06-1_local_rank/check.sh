@@ -4,8 +4,8 @@
 # fails with: on two nodes, in blocks: each rank has the local rank that Slurm gives it
 build
 
-# srun NAME RANKS...: starts the ranks of one node per argument, such as "0,1", and waits for them. Rank R's output is
-# in NAME.R.out, and its right local rank in NAME.R.local.
+# srun NAME RANKS...: starts all ranks, and waits for them. Each argument RANKS, such as "0,1", lists the ranks of one
+# node. Rank R's output is in NAME.R.out, and its right local rank in NAME.R.local.
 srun()
 {
     local name=$1 node ranks rank local_rank tasks=0 pids=()
@@ -29,7 +29,7 @@ srun()
     wait "${pids[@]}"
 }
 # introduced NAME RANK: prints the local rank in RANK's [init] line, which is in rank 0's output. If there is no such
-# line: the first error that RANK printed, or "no output".
+# line: the first error or warning that RANK printed, or "no output".
 introduced()
 {
     local name=$1 rank=$2 found

@@ -1,4 +1,4 @@
-// A rank prints that it looks for rank 0's file, and the port and the run that it reads or writes there.
+// For check.sh: a rank prints when it looks for rank 0's file, and the file's port and run after reading or writing.
 #include "rendezvous_file.h"
 #include "wrap.h"
 

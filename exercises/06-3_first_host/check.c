@@ -1,4 +1,4 @@
-// Prints the first host of each list.
+// Takes each argument as a list of hosts, and prints the first host that slurm.c finds in it.
 #include "slurm.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The function must find the first host in lists that Slurm writes. For any other text it must end, and write at most
-# 256 bytes.
+# first_host must return the first host of each list that Slurm writes. For any other text it must return at most 255
+# characters.
 # fails with: the function returns the first host of each list
 harness check.c slurm.c rendezvous_file.c
 lists='gpu7                        gpu7
