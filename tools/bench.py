@@ -504,8 +504,8 @@ def bench_epoch(b):
         table(COMPARED, epoch_rows(epochs, first)),
         f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch reads it with a DataLoader with {workers} "
         "workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize). "
-        f"PyTorch's memory excludes its workers, {median(e['worker_mb'] for e in theirs):.0f} MB, and is measured after "
-        "the files were read. Waiting for data includes the workers' start.")
+        f"PyTorch's memory excludes the {median(e['worker_mb'] for e in theirs):.0f} MiB of its workers, and is "
+        "measured after the files were read. Waiting for data includes the wait for the first batch.")
 
 
 def epoch_rows(epochs, first):
@@ -515,7 +515,7 @@ def epoch_rows(epochs, first):
         against("an epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs), 0, "≥ 1.5"),
         against("start of process to end of first step, s", median(first["ours"][1:]), median(first["torch"][1:]), 2,
                 "≤ 0.5 s"),
-        against("peak memory without the data set, MB", peak, median(e["peak_mb"] - e["data_mb"] for e in theirs), 0,
+        against("peak memory without the data set, MiB", peak, median(e["peak_mb"] - e["data_mb"] for e in theirs), 0,
                 "≤ 0.6"),
         against("waiting for data, % of the epoch", 100 * wait, 100 * median(e["wait_share"] for e in theirs), 2,
                 "< 2 %")]
@@ -588,7 +588,7 @@ def bench_folder(b):
         side.close()
     count, size = pictures_of(tree)
     b.write(
-        heading(b, f"PyTorch {torches[CORES].version}") + f" {count} JPEG files of {size / 1024:.0f} KB on average, "
+        heading(b, f"PyTorch {torches[CORES].version}") + f" {count} JPEG files of {size / 1024:.0f} KiB on average, "
         "an epoch without a model: RandomResizedCrop(224), flip, normalise; batches of 64.",
         table(COMPARED, [against(f"images/s, {n} worker{'s'[:n > 1]}", found[f"ours, {n}"], found[f"torch, {n}"], 0,
                                  "≥ 1.5") for n in torches]))
@@ -783,7 +783,7 @@ def bench_virtual(b):
     if None not in sent:
         rows.append(against("a process sends, MB a step", sent[0] / 2, sent[1] / 2, 1))
     b.write(heading(b, f"{threads} thread{'s'[:threads > 1]} for each of two processes")
-            + " ResNet-18, 3x32x32, global batch 256, f32; ratios are the medians of each round's.",
+            + " ResNet-18, 3x32x32, global batch 256, f32; each ratio of rates is the median of the rounds' ratios.",
             table(COMPARED, rows))
 
 
@@ -829,10 +829,10 @@ def bench_steps(b):
     b.write(
         heading(b, config["device"].split(", ")[1], f"threads of each of two ranks or devices: {max(1, CORES // 2)}")
         + f" ResNet-18, 3x32x32, global batch {config['global_batch']}, data: {config['dataset']}.",
-        table(("", "images/s", "of 01 on all cores", "memory, MB", "a rank sends, MB a step"), [
+        table(("", "images/s", "of 01 on all cores", "memory, MiB", "a rank sends, MB a step"), [
             (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}", sent[what])
             for what, rate in rates.items()]),
-        f"In each process, {images:.0f} MB of the memory are the images.")
+        f"In each process, {images:.0f} MiB of the memory are the images.")
     if not b.args.quick:
         with open(f"{ROOT}/docs/steps.csv", "w", encoding="utf-8") as file:
             file.write(steps_csv(rates))
