@@ -65,7 +65,7 @@ static void average_naive(Ddp *ddp)
 //   compute   | forward | backward                     |   | optimizer |
 //   buckets                  | 0 |     | 1 |           | 2 |
 //
-// The first bucket is small, so that the network starts early. The last leaves when backward ends.
+// The first bucket is small, so that sending starts early. The last is sent when backward ends.
 
 static void send_bucket(Ddp *ddp)
 {

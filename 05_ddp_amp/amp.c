@@ -61,11 +61,11 @@ void amp_check_options(const Args *args, const AmpConfig *config, int batch_size
         args_reject(args, "accumulate", "a batch of %d samples cannot be split into %d parts",
                     batch_size, config->accumulate);
     if (config->loss_scale > 0 && config->loss_scale < LOSS_SCALE_LEAST)
-        args_reject(args, "loss-scale", "%g is less than 2^-24", config->loss_scale);
+        args_reject(args, "loss-scale", "%g is too small (below 2^-24)", config->loss_scale);
     if (config->loss_scale > 0 && args_given(args, "growth-interval"))
         args_reject(args, "growth-interval", "has no effect with --loss-scale");
     if (config->clip_norm > 0 && config->clip_norm < FLT_MIN)
-        args_reject(args, "clip-norm", "%g is less than %g", config->clip_norm, FLT_MIN);
+        args_reject(args, "clip-norm", "%g is too small (below %g)", config->clip_norm, FLT_MIN);
 }
 
 // ==== Which types ================================================================================

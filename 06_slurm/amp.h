@@ -17,7 +17,7 @@ typedef struct AmpConfig {
 } AmpConfig;
 // Sets the defaults and adds the options.
 void amp_options(Args *args, AmpConfig *config);
-// Rejects values that are too small, and options that contradict each other. Call it after
+// Rejects values that are too small, and options that do not fit together. Call it after
 // args_parse.
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size);
 
@@ -46,7 +46,7 @@ void amp_ready(void *arg, size_t offset, size_t count);
 // Calls ddp_wait, and divides the averaged gradients by the loss scale. With --clip-norm, computes
 // their norm for the optimizer.
 void amp_wait(Amp *amp);
-// After the optimizer: adapts the loss scale unless it is fixed; makes new 16-bit weights, if any.
+// After the optimizer: updates an adaptive loss scale and 16-bit weights, if there are any.
 void amp_update(Amp *amp);
 
 // Waits for the device's scalars. scale.value: 0 without a loss scale; norm: of the last gradients.

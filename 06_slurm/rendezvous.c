@@ -133,7 +133,7 @@ static void start_mpi(void)
     MPI_Init(NULL, NULL);
 }
 
-// MPI provides ranks and machines, but no addresses. So rank 0 listens, and MPI broadcasts rank 0's
+// MPI gives ranks and local ranks, but no addresses. So rank 0 listens, and MPI broadcasts rank 0's
 // address and a token. MPI is not used after that. If a process fails, mpirun ends the others.
 static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
 {
@@ -204,8 +204,8 @@ static void use_interface(const char *interface, TcpAddress address)
     tcp_set_library_interface(interface);
 }
 
-// A processor's instructions decide the order of weights in memory and of sums. So all ranks use
-// only instructions that every rank's processor has.
+// The instructions of a processor decide the layout of weights and the order of additions. So all
+// ranks use only instructions that every rank's processor has.
 static void limit_device(const World *world)
 {
     int range[2];

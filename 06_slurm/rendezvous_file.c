@@ -57,7 +57,7 @@ static void refresh(const char *path)
         closedir(directory);
 }
 
-// False: there is no file of this run yet; err says what is there.
+// False: this run's file cannot be read yet, for the reason in err.
 static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
 {
     char run[STORE_NAME] = "";

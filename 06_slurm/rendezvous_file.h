@@ -14,6 +14,6 @@
 void rendezvous_file_write(const char *path, const TcpStoreConfig *config);
 void rendezvous_file_remove(void);      // unless another run has replaced it, or there is none
 
-// Waits for this run's file, and fills in place and token. Tells the watchdog why it is still
-// waiting (ALIVE_OUTSIDE).
+// Waits for this run's file, and fills in place and token. Tells the watchdog why this rank
+// is still waiting (ALIVE_OUTSIDE).
 void rendezvous_file_read(const char *path, TcpStoreConfig *config);

@@ -211,7 +211,7 @@ static bool should_stop(const Job *job)
 // ---- Reading the device -------------------------------------------------------------------------
 
 // Waits for the device. Ends the run if a loss or a gradient was not finite, unless the loss scale
-// adapts to that. Every save comes after this check.
+// can adapt to that. Every save comes after this check.
 static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;

@@ -1,5 +1,5 @@
-// eval.h - each rank evaluates a share of the test set, and all ranks get the result, which does
-// not depend on the number of ranks. Also adds up the ranks' training statistics.
+// eval.h - each rank evaluates a share of the test set, and all ranks get the result for the
+// whole set. Also adds up the ranks' training statistics.
 #pragma once
 #include "args.h"
 #include "comm.h"
@@ -33,7 +33,7 @@ void eval_free(Eval *eval);
 //   }
 //   all = eval_end(eval, &mine);
 //
-// Starts: copies rank 0's BatchNorm statistics to all ranks; the loader gets this rank's share.
+// Copies rank 0's BatchNorm statistics to all ranks, and gives the loader this rank's share.
 void eval_begin(Eval *eval, Loader *loader);
 // Records the verdicts for the batch, from the model's logits.
 void eval_batch(Eval *eval, const Batch *batch);

@@ -41,7 +41,7 @@ bool slurm_is_task(void)
 
 static int number(const char *name) { return get(name) ? atoi(get(name)) : -1; }
 
-// ranks: SLURM_GTIDS, such as "0,1", or "0,2,4" if tasks are distributed cyclically.
+// ranks: this node's, from SLURM_GTIDS: "0,1", or "0,2,4" if tasks are distributed cyclically.
 static int count_ranks(const char *ranks)
 {
     int count = 1;
@@ -100,12 +100,12 @@ static int step_port(void)
 const char *slurm_first_host(void)
 {
     const char *hosts = get("SLURM_STEP_NODELIST");
-    CHECK(hosts, "use --master-addr HOST", "SLURM_STEP_NODELIST is not set");
+    CHECK(hosts, "give rank 0's host with --master-addr", "SLURM_STEP_NODELIST is not set");
     return first_host(hosts);
 }
 
-// Many machines resolve their own name to 127.0.1.1. Then their first other address is used. A
-// host whose name is a loopback address is on this machine, and keeps that address.
+// Many machines resolve their own name to 127.0.1.1. Then their first other address is used. If the
+// node list itself has loopback addresses, all nodes are this machine, and the address stays.
 static void leave_loopback(const char *host, TcpAddress address)
 {
     Error error;

@@ -108,7 +108,7 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
 // ==== Sums that do not depend on their order =====================================================
 
 // ddp.c's hook, called for each bucket of each of this process's ranks. A sum may reach 2^62
-// units of 2^-40, so a rank's gradient may reach 2^62 / ranks. A larger one, infinity or NaN sets a
+// units of 2^-40, or 2^22, and a rank's gradient 2^22 / ranks. A larger one, infinity or NaN sets a
 // flag, which is summed with the last bucket and makes a gradient infinite in all processes.
 static void add_integers(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
