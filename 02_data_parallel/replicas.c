@@ -140,7 +140,7 @@ static const struct {
 
 // --- phases and the clock ------------------------------------------------------------------------
 
-// Runs the current phase of replica i, if that has rows, and waits until its work is finished.
+// If replica i has rows, runs its part of the current phase and waits until the part is finished.
 static void do_phase(void *arg, int i)
 {
     Replicas *all = arg;

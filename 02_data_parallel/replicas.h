@@ -15,7 +15,7 @@ void replicas_options(Args *args, ReplicasConfig *config);
 typedef struct Replicas Replicas;
 
 // Opens the devices. threads: device_share's `asked`. From now on the calling thread drives the
-// first device. It must also make all the calls below.
+// first device, and must make all the calls below.
 Replicas *replicas_open(const ReplicasConfig *config, int threads);
 // Frees the copies and closes their devices. The caller closes the first device.
 void replicas_close(Replicas *replicas);
@@ -23,8 +23,8 @@ void replicas_close(Replicas *replicas);
 Device *replicas_device(const Replicas *replicas);
 // The largest number of a batch's rows that one device gets (torch.chunk's rule).
 int replicas_chunk(const Replicas *replicas, int batch);
-// The first device computes with this model. In its config, batch is that of all devices, and
-// pass is replicas_chunk: the rows that one device computes. The other devices get copies of it.
+// The first device computes with this model, the others with copies. In the model's config, batch
+// counts the rows of all devices, and pass those of one (replicas_chunk).
 void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops);
 
 // inputs: (rows, ...) on the first device -> logits of all rows in its model. training: as in

@@ -1,7 +1,6 @@
 // team.h - threads that do the parts of a piece of work at the same time.
 #pragma once
 
-// A team calls the same function in all its threads at the same time, each with its own index.
 typedef struct Team Team;
 
 // A team of `count`: the caller is number 0, and each of the others gets a thread.

@@ -40,10 +40,10 @@ void spawn_options(Args *args, SpawnConfig *config)
 static int count_gpus(void)
 {
     int ends[2], count = 0, status = 0;
-    CHECK(pipe2(ends, O_CLOEXEC) == 0, "", "counting the GPUs failed: pipe2: %s", strerror(errno));
+    CHECK(pipe2(ends, O_CLOEXEC) == 0, "raise ulimit -n", "pipe2: %s", strerror(errno));
     fflush(NULL);
     pid_t child = fork();
-    CHECK(child >= 0, "", "counting the GPUs failed: fork: %s", strerror(errno));
+    CHECK(child >= 0, "raise ulimit -u", "counting the GPUs failed: fork: %s", strerror(errno));
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         count = device_count();

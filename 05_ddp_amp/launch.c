@@ -66,7 +66,7 @@ static void parse(Launch *l, int argc, char **argv)
     if (!l->program[0])
         FAIL_USAGE("launch -n 2 -- PROGRAM", "launch: no program was given");
     if (l->logs && mkdir(l->logs, 0777) != 0 && errno != EEXIST)
-        FAIL_USAGE("", "--log-dir %s: %s", l->logs, strerror(errno));
+        FAIL_USAGE("does a writable parent exist?", "--log-dir %s: %s", l->logs, strerror(errno));
 }
 
 // --- the contract: the environment of a rank -----------------------------------------------------

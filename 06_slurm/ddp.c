@@ -125,7 +125,7 @@ void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes)
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model)
 {
     Ddp *ddp = xcalloc(1, sizeof *ddp);
-    // With Gloo on a GPU, SyncBN's calls wait for the buckets before them. One stream is enough.
+    // With Gloo on a GPU, SyncBN's calls wait for the buckets anyway, so all use one stream.
     bool by_host = comm_shares_devices && !device_shares_memory(model->device);
     bool beside = config->overlap && config->bucket_mb > 0 && !(config->sync_bn && by_host);
     *ddp = (Ddp){ .config = *config, .model = model, .hook = average, .hook_arg = model->ops,

@@ -10,7 +10,7 @@ list_steps()
     done
 }
 
-# The names of the source files in these steps, each once. train.c is last, because it uses the others.
+# The names of the source files in these steps, each once. train.c is last, because it uses most of the others.
 list_sources()
 {
     (shopt -s nullglob && for step; do printf '%s\n' "$step"/{CMakeLists.txt,*.sbatch,*.[ch]}; done) |
