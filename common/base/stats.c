@@ -14,8 +14,8 @@ void fail_diverged(const Stats *stats, int64_t epoch, int64_t step)
                 "load an earlier checkpoint, or different weights",
                 "%s is not finite with the weights that were loaded", what);
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
-            "%s is not finite in epoch %lld, at or before step %lld; no later step has been saved",
-            what, (long long)epoch, (long long)step);
+            "%s is not finite in epoch %lld, at or before step %lld", what, (long long)epoch,
+            (long long)step);
 }
 
 void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
