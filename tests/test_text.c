@@ -62,7 +62,7 @@ TEST(fingerprints)
 
 enum { TEXT = 5000, BLOCK = 17, ROW = TEXT_KEY + BLOCK, MOST_ROWS = 40 };
 
-// Counts the wrong numbers of a batch. The sample with number id holds the text from byte id * BLOCK + offset on.
+// Counts the wrong numbers of a batch. Sample `id` begins at token id * BLOCK + offset of the set.
 static int wrong_words(const Data *data, const Dataset *set, const Batch *batch, const int32_t *ids,
                        int64_t epoch, int offset)
 {
@@ -123,7 +123,7 @@ TEST(batches_for_any_number_of_workers)
         offsets[text_offset(7, epoch, BLOCK)] = true;
     for (int i = 0; i < BLOCK; i++)
         EXPECT(offsets[i], "no epoch has the offset %d", i);
-    // The last window with the largest offset ends within the part for training.
+    // Even with the largest offset, the last window's last label is in the part for training.
     EXPECT(data.train.count * BLOCK + BLOCK - 1 < TEXT * 9 / 10, "%d windows", data.train.count);
     data_close(&data);
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS all TIMEOUT 1800 LABELS slow
-# Compares our programs with PyTorch, in the first Python that has it: $DDP_PYTHON, build/venv (which ./ddp bench makes)
-# or python3. tools/reference/live.py lists the parts. The images are CIFAR-10 if $DDP_CIFAR10 is its folder or archive,
-# else Fashion-MNIST.
+# Compares our programs with PyTorch; tools/reference/live.py lists the parts. Takes the first Python with torch,
+# torchvision and safetensors: $DDP_PYTHON, build/venv (which ./ddp bench makes) or python3. $DDP_CIFAR10 may name
+# CIFAR-10's folder or archive; without it, the images are Fashion-MNIST.
 set -u
 can_torch() { "$1" -c 'import torch, torchvision, safetensors, numpy' 2>/dev/null; }
 

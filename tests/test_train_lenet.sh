@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: SANITIZERS asan tsan
-# Small runs of the whole programs: LeNet learns, saves, resumes, evaluates, and reports all of it.
+# Small runs of all programs: learning, saving, resuming, evaluating, metrics and timelines.
 . "$SRC/tests/test.sh"
 data=fashion-mnist wanted=50        # percent of 500 images, after 2 epochs of 1,000 images
 [ -d /usr/share/datasets/fashion-mnist ] || data=synthetic wanted=8     # slower to learn

@@ -1,10 +1,10 @@
-// The operations of a transformer in every type, forward and backward, against plain loops in double.
+// The operations of a transformer in every type, against plain loops in double.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
-// Inputs are values that the type represents exactly. A result may be off by its own rounding (roundoffs[]) plus a
-// small part of the largest. That part is larger where the operation multiplies rounded numbers. On a CPU with bf16
-// instructions, bf16 is tested again without them.
+// Inputs are values that the type represents exactly. A result may usually be off by its own rounding (roundoffs[])
+// plus a small part of the largest result. In 16-bit types attention's part is larger: it multiplies rounded
+// probabilities. On a CPU with bf16 instructions, bf16 is tested again without them.
 #include "arrays.h"
 
 static Type type;           // of the activations
@@ -191,7 +191,7 @@ typedef struct AttentionArrays {
     double *p, *dp;             // (T, T) of one head: after the softmax, before dropout
 } AttentionArrays;
 
-// Where number i of a token's q, k or v (part 0, 1, 2) is in qkv.
+// The index in qkv of number i of a head's q, k or v (part 0, 1 or 2).
 static size_t in_qkv(const OpSpec *s, int sample, int token, int part, int head, int i)
 {
     int c = s->x.c / 3, d = c / s->heads;
@@ -243,7 +243,7 @@ static void plain_head(const OpSpec *s, const AttentionArrays *a, const uint64_t
     }
 }
 
-// scale: of q, k and v. Large ones make a softmax that is nearly 0 or 1.
+// scale: multiplies q, k and v. With a large scale, many weights of the softmax are nearly 0 or 1.
 static void check_attention(int samples, int T, int heads, int d, float rate, double scale)
 {
     int c = heads * d;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two machines that differ: each has its own clone and its own build, and one processor has only AVX2. The ranks accept
+# Imitates two different machines: each has its own clone and build, and on one, oneDNN uses only AVX2. The ranks accept
 # each other's builds, and end with the same weights.
 # ctest: PROCESSORS all TIMEOUT 600
 . "$SRC/tests/test.sh"

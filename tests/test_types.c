@@ -128,7 +128,7 @@ TEST(special_numbers)
         EXPECT_EQ_INT(wrong_roundings(&formats[k], special, sizeof special / sizeof *special), 0);
 }
 
-// In f32, only activations grow with the batch. Where a 16-bit type is emulated, scratch memory also grows.
+// Here only activations grow with the batch. With an emulated 16-bit type, scratch memory would grow, too.
 TEST(activation_bytes_are_those_allocated)
 {
     static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };

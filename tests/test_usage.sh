@@ -3,8 +3,8 @@
 # shellcheck disable=SC2317  # check calls the functions
 . "$SRC/tests/test.sh"
 
-# Times rise, and no number is absurd. The first sample may see a process that has hardly begun. So only the largest
-# memory must reach 5 MB.
+# Times do not fall, and no number is absurd. The first sample may see a process that has hardly begun. So only the
+# largest sample of memory must reach 5 MB.
 sane()
 {
     sed 's/[^0-9.,]//g' "$1" | awk -F, '

@@ -13,7 +13,7 @@ ranks()
     shift
     "$step/launch" --nproc-per-node "$n" --max-restarts 0 -- "$step/train" --data synthetic --threads 1 --seed 3 "$@"
 }
-# With 4 virtual ranks, an epoch of lenet has 8 steps. In the last one each rank has 2 samples.
+# With 4 virtual ranks, an epoch of lenet has 8 steps. The last step's batches are smaller.
 lenet=(-a lenet --train-samples 230 --test-samples 32 -b 8 --epochs 2 --lr 0.05 --amp off)
 resnet=(-a resnet18 --train-samples 52 --test-samples 16 -b 4 --epochs 2 --amp off)
 gpt=(-a gpt --data "text:$SRC/LICENSE" --layers 2 --heads 2 --width 16 --block 16 --dropout 0.1 --train-samples 46
@@ -61,8 +61,7 @@ check "--lr-scale linear multiplies by V" [ "$hash" != "$four" ]
 alike "1 2 4" "${lenet[@]}" --virtual-ranks 4 --amp fp16 --growth-interval 2 --epochs 4 -p 1
 check "steps were skipped" grep -q "skipped: [1-9]" output
 check "and others were not" grep -q "step.*norm: [0-9].*skipped: [1-9]" output
-# Without a loss scale that adapts, an overflow ends the run. The gradients are summed as integers:
-# infinities of opposite signs must not cancel there.
+# Gradients that are too large for the sums of integers end the run if the loss scale does not adapt.
 for n in 1 4; do
     expect 3 "are not finite with a loss scale of" ranks $n "${lenet[@]}" --virtual-ranks 4 --loss-scale 1e12
 done
@@ -90,7 +89,7 @@ expect 0 "" ranks 2 "${few[@]}" --save virtual.st --virtual-ranks 4
 check "real ranks" "$BUILD/../tests/tool_compare_weights" virtual.st real.st 1e-5
 
 step=$seven
-# 07 prints the sums of all ranks. So its lines on steps, tests and weights are the same.
+# 07's lines on steps, tests and weights are about all ranks, so they do not depend on the number of processes.
 lines() { grep -E "== (step|test)|weight hash" output; }
 expect 0 "weight hash: $four" ranks 1 "${lenet[@]}" --virtual-ranks 4 -p 1
 lines >one.lines
@@ -103,7 +102,7 @@ expect 0 "weight hash: $four" ranks 4 "${lenet[@]}" --virtual-ranks 4 --resume p
 check "no warning" not grep -qE "warning|skipped" output
 expect 0 "--virtual-ranks changes from 4 to 0" ranks 4 "${lenet[@]}" --resume part.st
 
-# Rank 1 is killed after the 7th of 8 steps, when there is a checkpoint of the third or the sixth.
+# Rank 1 is killed after step 7 of epoch 1, once there is a checkpoint of step 3 or 6.
 check "a program that is killed" build_with killed 07_dist_eval train.c "#include <stdlib.h>" \
     $'#include <signal.h>\n#include <stdlib.h>\n#include <unistd.h>' train.c "count_step(job);" \
     'count_step(job);

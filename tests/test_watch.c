@@ -44,7 +44,7 @@ static const struct Case {
     { { { .ended = 0.1 }, { .ended = 0.1 }, { .ended = 0.1, .status = EXITED } }, .status = EXIT_FAILED,
       .words = "ended with status 0: " },       // it ended without being done
 
-    // Of several dead ranks, the watchdog names one killed by a signal, else the first one to end.
+    // Of these dead ranks, the watchdog names the one killed by a signal, else the first to end.
     { { { .ended = 0.5, .status = EXITED }, { .ended = 0.4, .status = SIGSEGV },
         { .ended = 0.6, .status = EXIT_REPORTED * EXITED } }, .status = EXIT_FAILED,
       .words = "rank 1 of 3 (node1, pid 1001) was killed by SIGSEGV" },
@@ -56,7 +56,7 @@ static const struct Case {
     { { [1] = { .ended = 0.5, .status = EXIT_USAGE * EXITED } }, .status = EXIT_USAGE, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_DIVERGED * EXITED } }, .status = EXIT_DIVERGED, .words = "" },
 
-    // No fault, in the rows without .status: all are done, a rank is watched elsewhere, or ranks send no heartbeats.
+    // No fault if the wanted status is 0: all are done, a rank is watched elsewhere, or ranks send no heartbeats.
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = 130 * EXITED },
         { .done = true, .ended = 1 } }, .words = "" },
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = EXITED } },
@@ -69,14 +69,14 @@ static const struct Case {
     { { { .ended = 1, .status = (128 + SIGTERM) * EXITED } }, .passed = SIGTERM, .status = 128 + SIGTERM, .words = "" },
     { { { .ended = 1, .status = SIGKILL } }, .passed = SIGTERM, .status = EXIT_FAILED, .words = "SIGKILL" },
 
-    // A closed connection means a dead rank, but its supervisor gets time to report it first.
+    // A closed connection means a dead rank, unless the rank is done. Its supervisor gets time to report the death first.
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3 } }, .remote = true, .status = EXIT_FAILED,
       .words = "rank 2 of 3 (node1, pid 1002) has disconnected: after epoch 1, step 12; " },
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3, .delay = 4 } }, .remote = true, .status = EXIT_FAILED,
       .words = "rank 1 of 3 " },
     { { [2] = { .ended = 3, .done = true } }, .remote = true, .words = "" },
 
-    // A hung rank. A rank may wait for other ranks that work.
+    // A hung rank. A rank that waits for working ranks is not hung.
     { { [1] = { .silent = TIMEOUT - 0.5 } }, .words = "" },
     { { { .silent = 0 }, { .silent = TIMEOUT + 1 }, { .silent = TIMEOUT + 2 } }, .status = EXIT_FAILED,
       .words = "rank 2 of 3 (node1, pid 1002) has sent no heartbeat for 4 s: after epoch 1" },

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How a process finds its rank from Slurm's variables, simulated here.
+# How a process finds its rank and the other ranks from Slurm's variables, simulated here.
 #
 # ctest: LABELS deadlines
 # shellcheck disable=SC2317,SC2016,SC2094  # functions are called by expect and check

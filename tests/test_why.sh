@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ./ddp why: its sums and predictions, on timelines of simulated runs. Also that it reads a real one. The simulation is
-# not the model of ./ddp why: the simulation moves from event to event, as ddp.c does.
+# ./ddp why: its times and predictions on timelines of simulated runs; it also reads the timeline of a real run. The
+# simulation does not use the formulas of ./ddp why: it follows each bucket until the bucket has been sent.
 # shellcheck disable=SC2317  # expect calls functions
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }

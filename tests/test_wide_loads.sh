@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# nvcc's code for the kernels: where rows are whole packs, each loop over cells and columns loads 16 bytes at a time. No
-# kernel keeps variables in local memory, which is as far away as global memory.
+# The kernels' PTX: where rows are whole packs, loops over cells and columns load 16 bytes at a time. No kernel has
+# variables in local memory, which is as slow as global memory.
 . "$SRC/tests/test.sh"
 nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[A-Z]*=//p' "${BUILD%/*}/CMakeCache.txt")
 [ -x "$nvcc" ] || { echo "skipped: no CUDA compiler"; exit 77; }
@@ -10,8 +10,8 @@ for file in "${BUILD%/*}"/ops/*.cu "$SRC"/common/cuda/kernels_*.cu; do
     "$nvcc" -w --ptx -arch=compute_80 -std=c++17 -O2 -I "$SRC/common" -o "$(basename "$file" .cu).ptx" "$file"
 done
 
-# Prints loops over cells and columns that never load 16 bytes at a time (columns_loop<..., 1> cannot), and kernels
-# that use local memory. Fails if there are any, or suspiciously few kernels in all.
+# Prints kernels that use local memory, and loops over cells and columns that never load 16 bytes at a time, except
+# columns_loop<..., 1>, which cannot. Fails if it prints any, or if there are suspiciously few kernels.
 narrow()
 {
     awk '/\.entry / { f = $0; sub(/.*\.entry /, "", f); sub(/\(.*/, "", f); kernels++

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# The kernel counts the bytes that collectives send in a private network. They must be those that the algorithm needs.
-# Packet headers and the rendezvous add at most 3 %.
+# Linux counts the bytes that collectives send in a private network. The algorithm needs a known number of bytes. Packet
+# headers and the rendezvous may add at most 3 %.
 # shellcheck disable=SC2317  # check calls functions
 if [ "${1:-}" != inside ]; then
     exec "$SRC/tests/wire.sh" bash "$0" inside
@@ -10,7 +10,7 @@ fi
 sent() { awk '$1 == "lo:" { print $10 }' /proc/net/dev; }
 between() { awk -v a="$1" -v b="$2" -v least="$3" -v most="$4" 'BEGIN { exit !(least * b <= a && a <= most * b) }'; }
 
-# carries OP RANKS TYPE WIDTH FACTOR: calls on 2 million values of WIDTH bytes. In each call all ranks together must
+# carries OP RANKS TYPE WIDTH FACTOR: runs OP on 2 million values of WIDTH bytes. In each call all ranks together must
 # send FACTOR times these bytes.
 carries()
 {

@@ -4,7 +4,7 @@
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 
-# workshop.md quotes docs/workshop/plan.txt; test_series.sh checks the quote. Each line of the plan needs a table there.
+# workshop.md quotes docs/workshop/plan.txt; test_series.sh checks the quote. Each plan needs a table in workshop.md.
 
 cat >plan.py <<'END'
 import glob, re, sys
@@ -97,7 +97,7 @@ PYTHONPATH=$SRC/tests python3 -c 'import browser, sys; sys.exit(not browser.find
 cat >drawn.py <<'END'
 import base64, os, re, sys, browser
 
-# What is too small or does not fit, on each slide, without its notes and with them; text in a figure is scaled.
+# What is too small or does not fit, on each slide, without and with its notes. A figure's text is measured as shown.
 PROBLEMS = """(() => {
     const found = [];
     for (const [i, slide] of slides.entries()) for (const notes of [false, true]) {

@@ -2,10 +2,10 @@
 //
 //   tool_compare_weights OURS WANTED TOLERANCE [KIND]
 //
-// Compares each f32 tensor of OURS, except SGD's momentum, with that of WANTED. Exits with 0 if it has
-// compared at least one, each is off by at most TOLERANCE times the wanted one's largest entry, and both files
-// have the same number of tensors. KIND: compares only tensors whose name contains this text. Prints the name
-// of the tensor that is furthest off.
+// Compares each f32 tensor of OURS, except SGD's momentum, with WANTED's of the same name. A tensor may be
+// off by at most TOLERANCE times the wanted tensor's largest entry. Prints the name of the tensor that is furthest off.
+// Fails if it has compared none, or if the files have different numbers of tensors.
+// KIND: compares only tensors whose name contains this text.
 #include "check.h"
 #include "checkpoint/safetensors.h"
 

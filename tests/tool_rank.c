@@ -169,7 +169,7 @@ static void beat(int ms)
     }
 }
 
-// Imitates short steps until a signal asks it to stop.
+// Imitates short steps until a signal asks the rank to stop.
 static void train(int none)
 {
     interrupt_install(true);

@@ -1,8 +1,8 @@
 # translation.pl ENGLISH CHINESE - compares a page with its translation. Each block (a heading, a paragraph, an item of
 # a list, a row of a table, code) must have the same kind, numbers, links and `code`. A paragraph or an item must have
 # the same number of sentences. Prints what differs; the exit status is 1 if anything does. What is between
-# <!-- only here --> and <!-- only here end --> is not compared. Numbers may be words: "two" is 两 or 二, but "one" is not
-# compared, since 一 may also be an article.
+# <!-- only here --> and <!-- only here end --> is not compared. The words in %value are numbers: "two" is 两 or 二. "one"
+# is not among them, since 一 may also mean "a".
 use strict;
 use warnings;
 use utf8;
