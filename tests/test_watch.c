@@ -69,7 +69,7 @@ static const struct Case {
     { { { .ended = 1, .status = (128 + SIGTERM) * EXITED } }, .passed = SIGTERM, .status = 128 + SIGTERM, .words = "" },
     { { { .ended = 1, .status = SIGKILL } }, .passed = SIGTERM, .status = EXIT_FAILED, .words = "SIGKILL" },
 
-    // A closed connection means a dead rank, unless the rank is done. Its supervisor gets time to report the death first.
+    // A closed connection means a dead rank, unless the rank is done. Its supervisor may report the death first.
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3 } }, .remote = true, .status = EXIT_FAILED,
       .words = "rank 2 of 3 (node1, pid 1002) has disconnected: after epoch 1, step 12; " },
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3, .delay = 4 } }, .remote = true, .status = EXIT_FAILED,
