@@ -10,7 +10,7 @@
 #   author.sh prove ID            what CI requires: the check fails unsolved with check.sh's words, passes solved, and
 #                                 refuses each patch in wrong/
 #
-# prove reads two variables: BUILD is the cpu/ folder of a build (build/cpu); in TMP (/tmp) it makes a scratch folder.
+# BUILD: the cpu/ folder of the build that prove uses (build/cpu). TMP: where prove makes a scratch folder (/tmp).
 #
 # shellcheck disable=SC2128  # step_command's `command` is an array
 set -euo pipefail
@@ -166,7 +166,7 @@ cmd_prove()
     done
 }
 
-# refuse PATCH: the check must not accept the solution with it, and must print the words in the patch's first line.
+# refuse PATCH: the check must not accept the solution with PATCH, and must print the words in the patch's first line.
 refuse()
 {
     local words

@@ -87,7 +87,7 @@ are_near()
 
 # beside WHAT TOLERANCE ROW TITLE FILE TITLE FILE [TITLE FILE]...: the first file (expected) and the second (found)
 # agree line by line: as numbers within TOLERANCE or, if TOLERANCE is "same", as texts. If not, up to ten lines of all
-# files are shown side by side, around the first difference. ROW names a line, such as "step".
+# files are shown side by side, around the first difference. ROW is the heading of the line numbers, such as "step".
 beside()
 {
     local what=$1 tolerance=$2 row=$3 titles='' files=()
@@ -132,8 +132,8 @@ beside()
 # ==== Building ===================================================================================
 
 # build [--with FILE.c] [--wrap FUNCTION]...: the learner's copy -> $train, and from 04 on $launch. --with: links
-# the exercise's FILE.c (check.c) into train. --wrap: calls of FUNCTION from other files than its own go to
-# check.c's __wrap_FUNCTION, which may call the original as __real_FUNCTION.
+# the exercise's FILE.c (check.c) into train. --wrap: calls of FUNCTION, except in the file that defines it, go to
+# check.c's __wrap_FUNCTION. This may call the original as __real_FUNCTION.
 build()
 {
     local file objects=() extra=() more=()
@@ -200,7 +200,7 @@ fail_check() { echo "$exercise/check.sh: $1" >&2; exit 3; }
 
 # Files are compiled and linked with the commands that built the step, so the options fit this machine.
 
-# compile FILE: sets $object. If neither the file nor a header has changed, it is the step's object file.
+# compile FILE: sets $object: the step's object file if neither FILE nor a header has changed, or else a new one.
 compile()
 {
     local file=$1 name=${1##*/} theirs header
@@ -258,8 +258,8 @@ link_program()
 
 # ==== Running ====================================================================================
 
-# try NAME COMMAND...: runs the command. Its output is in NAME.out, its exit status in $status (124: it hung, or
-# SIGKILL ended it).
+# try NAME COMMAND...: runs the command for at most $limit s. Its output is in NAME.out, its exit status in $status
+# (124: it did not end in time, or SIGKILL ended it).
 try()
 {
     local name=$1
@@ -393,7 +393,7 @@ in_a_row()
 {
     awk -v most="${2:-12}" 'NR <= most { printf "%s%s", sep, $0; sep = " " } END { print NR > most ? " ..." : "" }' "$1"
 }
-# in_both FILE FILE: how many different lines are in both files.
+# in_both FILE FILE: how many lines the two files share. Equal lines of a file count once.
 in_both() { sort "$1" | uniq >"$made/a" && sort "$2" | uniq | comm -12 "$made/a" - | wc -l; }
 
 # ==== The check ==================================================================================

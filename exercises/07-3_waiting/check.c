@@ -1,4 +1,4 @@
-// Each rank prints its barriers and all-reduces.
+// A spy: each rank prints its barriers and all-reduces, which check.sh shows if a run fails.
 #include "comm.h"
 #include "wrap.h"
 
