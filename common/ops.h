@@ -80,8 +80,8 @@ typedef struct Scalars {
 // and computes bias_corrections.
 void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);
 
-// After the update: a skipped step halves the loss scale (but not below LOSS_SCALE_LEAST), and
-// `interval` steps in a row without an overflow double it, if it stays finite.
+// Call it after the update. A skipped step halves the loss scale, but not below LOSS_SCALE_LEAST.
+// `interval` steps in a row without an overflow double the loss scale, if it stays finite.
 #define LOSS_SCALE_LEAST 0x1p-24f
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 
@@ -141,7 +141,7 @@ typedef enum OpKind {
     OP_MAXPOOL,
     // The mean over each image's pixels: (n, c, h, w) -> (n, c, 1, 1).
     OP_AVGPOOL,
-    // With mean and var of each row: y = gamma * (x - mean) / sqrt(var + 1e-5) + beta.
+    // Layer normalisation of each row: y = gamma * (x - mean) / sqrt(var + 1e-5) + beta.
     OP_ROW_NORM,
     // With tanh, as in GPT-2: y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
     OP_GELU,
@@ -251,9 +251,9 @@ void one_hot(Ops *ops, const OneHotSpec *spec, const int32_t *batch, void *out, 
 
 // Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
 // Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits). The
-// mean is over the rows that count. But with dlogits and rows_of_batch, it is the sum over this
-// call's rows / rows_of_batch, so that the gradients of several calls add up. The last batch in
-// stats then has the rows of all calls since scalars_set. Training smooths labels as PyTorch's
+// mean is over the rows that count. But with dlogits and rows_of_batch, the sum of this call's
+// losses is divided by rows_of_batch, so that the gradients of several calls add up. The batch_
+// fields of stats then cover all calls since scalars_set. Training smooths labels as PyTorch's
 // label_smoothing does: the target is (1 - smoothing) * onehot(label) + smoothing / classes.
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                         Scalars *scalars, Stats *stats, float *dlogits);
@@ -274,7 +274,7 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
 //   g += weight_decay * p;  v = momentum * v + g;  p -= lr * (nesterov ? g + momentum * v : v)
 // Before that, if set.clip_norm is not 0, as in torch.nn.utils.clip_grad_norm_:
 //   g *= min(1, clip_norm / (norm + 1e-6))
-// Only the first grad_count parameters have a gradient; the others' is 0.
+// grads has the gradients of the first grad_count parameters; those of the others are 0.
 void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                 float *velocity, const Scalars *scalars);
 
@@ -295,7 +295,7 @@ void add_into(Ops *ops, size_t count, float *values, const float *more);
 void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor);
 
 // If a gradient is infinite or NaN, scalars->skip makes the update skip this step, and
-// stats->bad_gradients counts it.
+// stats->bad_gradients counts the step.
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats);
 // grads /= the loss scale.
 void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars);
@@ -310,8 +310,8 @@ void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const floa
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
                   float *values);
 
-// Sums of integers, which do not depend on the order; on any stream of the device. sums = values *
-// 2^40, rounded, or with `add` sums += that. A NaN, or a value with a magnitude above the limit,
+// On any stream of the device: sums = values * 2^40, rounded to integers; with `add`, sums += that.
+// Sums of integers do not depend on the order. A NaN, or a value with a magnitude above the limit,
 // counts as 0, and *overflow becomes 1.
 void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
                int64_t *sums, int64_t *overflow);
@@ -322,7 +322,7 @@ void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, dou
 
 // --- images --------------------------------------------------------------------------------------
 
-// out = (x / 255 - mean) / standard deviation, rounded to the type of the shape. images: (n,
-// channels, shape.h, shape.w); images from n to shape.n become zeros. mean and std: host.
+// out = (images / 255 - mean) / std, rounded to the type of the shape. images: (n, channels,
+// shape.h, shape.w). In out, images n to shape.n - 1 are zeros. mean and std: host.
 void images_load(Stream *stream, const uint8_t *images, int n, int channels, const float mean[3],
                  const float std[3], void *out, Shape shape);

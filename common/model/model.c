@@ -1,4 +1,4 @@
-// model.c - runs a network: memory layout, forward, backward, and names for checkpoints.
+// model.c - a network in memory: arenas, tensor names, initial weights, forward, backward, hash.
 #include "model.h"
 #include "alive.h"
 #include "check.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// An activation, and its gradient: one part from each layer that reads it, at most two.
+// An activation, and the parts of its gradient: each layer that reads the activation writes one.
 typedef struct Value {
     size_t count;           // for the most rows of a forward; logits: for a full batch
     void *data;             // of value 0, if images: the caller's memory, of the last forward
@@ -45,8 +45,8 @@ static void lay_out_copies(Model *model)
     model->weights = type == TYPE_F32 ? model->params : device_alloc(model->device, bytes);
 }
 
-// Gives parameters and buffers their places in the arenas, and allocates these. Of parameters, the
-// last layer comes first, and weights that have no gradient come last.
+// Gives parameters and buffers their places in the arenas, and allocates the arenas. Of parameters,
+// the last layer comes first, and weights that have no gradient come last.
 static void lay_out_parameters(Model *model)
 {
     Net *net = model->net;
@@ -125,8 +125,8 @@ static void allocate_activations(Model *model)
 
 // --- gradients of activations share memory -------------------------------------------------------
 //
-// A gradient is live from the step of backward that writes it to the one that reads it: layer v - 1
-// makes value v and reads its gradient.
+// A gradient is live from the step of backward that writes it to the step that reads it. Layer
+// v - 1 makes value v, and reads its gradient.
 
 typedef struct Life {
     int value, part;        // of the gradient
@@ -148,7 +148,8 @@ static bool overlap(const Life *a, const Life *b)
            b->at < a->at + a->size;
 }
 
-// Places the largest first, each at the lowest place that is free in its steps. Returns the end.
+// Places the largest gradients first, each at the lowest place that is free during its steps.
+// Returns the memory's size.
 static size_t place(Life *lives, int count)
 {
     size_t end = 0;
@@ -164,8 +165,8 @@ static size_t place(Life *lives, int count)
     return end;
 }
 
-// Gradients of weights may be computed in parallel (ops_beside). What they are computed from must
-// then stay until the next convolution begins (model_backward).
+// Gradients of a convolution's weights may be computed in parallel (ops_beside). The gradient of
+// its output must then stay until backward reaches the next convolution (model_backward).
 static Life life_of(const Net *net, Type type, int value, int part, int step)
 {
     int last = value - 1;   // layer

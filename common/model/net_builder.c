@@ -8,7 +8,7 @@ static bool adds_gradients(const Layer *layer)
     return layer->kind == OP_NORM || layer->kind == OP_MAXPOOL || layer->kind == OP_ADD;
 }
 
-// The part of the value's gradient that its next reader writes.
+// Counts a new reader of the value. Returns the part of the gradient that this reader writes.
 static int next_part(Net *net, int value)
 {
     int most = value == 0 || adds_gradients(&net->layers[value - 1]) ? 2 : 1;
@@ -20,7 +20,8 @@ static int next_part(Net *net, int value)
 
 static Layer *add_layer(Net *net, OpKind kind, int in, const char *name, Extent extent)
 {
-    CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES, NULL,
+    CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES,
+          "raise NET_MAX_LAYERS and NET_MAX_VALUES in common/model/net_builder.h",
           "the network has %d layers or more, too many", NET_MAX_LAYERS);
     Layer *layer = &net->layers[net->layer_count++];
     layer->kind = kind;

@@ -46,9 +46,8 @@ struct Net {
     void *gradients;                // the gradients of these values, which share memory
 };
 
-// Each adds a layer at the end and returns the number of its value. Two layers may read the value
-// of net_norm, net_maxpool or net_add, which add up two gradients; only one may read that of any
-// other layer.
+// Each adds a layer at the end and returns the number of its value. At most two layers may read the
+// batch, or the value of net_norm, net_maxpool or net_add. Only one may read any other value.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);

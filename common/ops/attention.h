@@ -1,5 +1,5 @@
-// attention.h - dropout, and the rows of attention's matrices. attention_cpu.c and
-// kernels_attention.cu make loops of softmax and softmax_gradient.
+// attention.h - dropout, and softmax and its gradient for a row of attention's matrices.
+// attention_cpu.c and kernels_attention.cu make loops of these two.
 #pragma once
 #include "ops/loops.h"
 
@@ -19,7 +19,7 @@ static inline Mask mask_of(Dropout d, const uint64_t *keys)
     return mask;
 }
 
-// The random numbers of one sample.
+// One sample's `stream` for dropout_keeps.
 INLINE uint64_t mask_stream(const Mask *m, size_t sample)
 {
     return m->limit ? dropout_stream(m->keys[sample], m->layer) : 0;

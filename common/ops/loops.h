@@ -1,6 +1,6 @@
-// loops.h - the loops that operations are made of. A backend implements each: cpu/loops_cpu.h with
-// OpenMP, cuda/loops.cuh as kernels. The files of ops/ are compiled for each backend, as C or by
-// nvcc (ON_GPU). packs.h has At, Pack, FOR_LANES.
+// loops.h - the loops that operations are made of, in OpenMP (cpu/loops_cpu.h) and as kernels
+// (cuda/loops.cuh). The files of ops/ are compiled for each backend, as C or by nvcc (ON_GPU).
+// packs.h has At, Pack, FOR_LANES.
 //
 // An operation is a job (a struct of its arguments, copied when it is enqueued), a function of a
 // job and a place, and one line that makes the loop:

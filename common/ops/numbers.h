@@ -1,6 +1,6 @@
 // numbers.h - numbers of any type in memory, loaded as f32.
 //
-// Rounding is to nearest, ties to even: numbers that are too large become infinite, numbers that
+// Rounding is to nearest, ties to even. Numbers that are too large become infinite, numbers that
 // are too small become denormal or zero. GPUs have instructions for this. The code for CPUs has no
 // branches, so that loops become vector code.
 //

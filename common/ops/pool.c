@@ -64,8 +64,8 @@ void maxpool_forward(const Op *op, const OpArgs *a)
     RUN_CELLS(maxpool, compute(op->ops), planes_of(op->y), &job);
 }
 
-// The means take the block of x. In memory the order is the same, because each image has only one
-// pixel of means.
+// The means take the block of x. Their order in memory is the same with any block, because each
+// image has only one pixel of means.
 static PoolJob mean_job(const Op *op, const OpArgs *a)
 {
     PoolJob job = pool_job(op, a);

@@ -62,7 +62,7 @@ typedef struct LossJob {
     Verdict *verdicts;
 } LossJob;
 
-// Of a row of logits: the parts of its softmax, its loss, and the rank of its label.
+// For a row of logits: the parts of its softmax, its loss, and its label's place among the classes.
 typedef struct RowSums {
     float most;             // the largest logit z
     double sum;             // of exp(z - most)
