@@ -22,11 +22,11 @@ OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);
 // Adds --lr-scale, for programs that use optim_lr_of_ranks.
 void optim_scale_options(Args *args, OptimConfig *config);
-// After args_parse: --lr-scale linear warms up over 5 epochs if no warm-up is given.
+// Call it after args_parse. Gives --lr-scale linear 5 epochs of warm-up if none is given.
 void optim_default_warmup(const Args *args, OptimConfig *config);
 
-// The learning rate of a step, which is counted from 0 over all epochs. It is a pure function, so a
-// checkpoint need not store it.
+// The learning rate of a step. Steps are counted from 0 over all epochs. The rate depends only on
+// the arguments, so a checkpoint need not store it.
 double optim_lr(const OptimConfig *config, int64_t global_step, int64_t steps_per_epoch,
                 int64_t epochs);
 double optim_lr_of_ranks(const OptimConfig *config, int ranks, int64_t global_step,
@@ -54,6 +54,6 @@ void optim_free(Optim *optim);
 
 // In device memory, with a loss scale of 1. Free them with device_free.
 Scalars *scalars_new(Device *device);
-// What the options set, for the step after `global_step` others; the rest is 0.
+// The settings of the step after `global_step` others; clip_norm and rows_of_batch are 0.
 StepSettings optim_settings(const Optim *optim, double lr, int64_t global_step);
 void optim_step(Optim *optim, const Scalars *scalars);

@@ -1,5 +1,5 @@
-// output.h - the files that a run writes. It overwrites no file of another kind, and a file that it
-// replaces is complete at any moment.
+// output.h - checks and locks the files that a run writes, and replaces a file as a whole: a crash
+// leaves the old one or the new one.
 #pragma once
 #include "check.h"
 #include <stdio.h>
@@ -17,13 +17,13 @@ typedef enum OutputKind {
 // the files of all ranks.
 bool output_same(const char *a, const char *b);
 
-// Call it before opening a file to write. Fails if the file cannot be read, or if its first bytes
-// show content of a different kind. Devices, pipes and empty files are fine.
+// Call it before opening a file to write. Fails if a regular file is there that cannot be read, or
+// whose first bytes show content of a different kind. An empty file is fine.
 bool output_claim(const char *path, OutputKind kind, Error *err);
 
-// Claims a regular file, or one that does not exist yet, for replace_open. Until this process ends,
-// no other process on this host can claim the file, because this process holds a lock on path.lock
-// (if the file system has locks). When a process is killed, its lock is gone; path.lock may remain.
+// Like output_claim, but the file must be regular or not exist yet. Also locks path.lock until this
+// process ends: until then output_lock fails in other processes on this host (if the file system
+// has locks). When a process is killed, its lock is gone; path.lock may remain.
 bool output_lock(const char *path, OutputKind kind, Error *err);
 
 // Locks an open file, if it is a regular one, until it is closed. Waits up to 3 s for another

@@ -28,7 +28,7 @@ static inline Philox philox(uint64_t key, uint64_t counter_hi, uint64_t counter_
     return out;
 }
 
-// Where a training sample's crop starts (0 .. 2 * padding each way), and whether it is mirrored.
+// Where a training sample's crop starts (y, x: 0 .. 2 * padding), and whether to mirror the sample.
 typedef struct Jitter {
     int y, x, flip;
 } Jitter;

@@ -7,23 +7,23 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-// Call it before starting threads. From then on signals wait for supervise and supervise_pause,
-// which handle them.
+// Call supervise_new before starting threads. It blocks INT, TERM and other signals; supervise and
+// supervise_pause handle them.
 typedef struct Supervisor Supervisor;
 Supervisor *supervise_new(int ranks, int first, int size);  // the ranks from `first` on, of `size`
 void supervise_free(Supervisor *supervisor);
 
 // Like fork. The child leads its own process group and is killed if the supervisor dies. The
-// supervisor sees its heartbeats (alive.h), also after exec (alive_inherit). timeout: s without a
-// heartbeat until the rank is lost. INFINITY: no limit. 0: a program that sends heartbeats sets the
-// limit itself. Returns -1 and sets errno if it fails.
+// supervisor sees the child's heartbeats (alive.h), also after exec (alive_inherit). timeout: the
+// rank is lost after so many s without a heartbeat. INFINITY: no limit. 0: a program that sends
+// heartbeats sets the limit itself. Returns -1 and sets errno if it fails.
 pid_t supervise_fork(Supervisor *supervisor, int rank, double timeout);
-// Waits until all ranks have ended. Then ends the rest of their process groups, and returns the
-// exit status of the run. Names a lost rank and ends the others. Passes signals on. Afterwards
-// ranks may be started again.
+// Waits until all ranks have ended. Meanwhile passes signals on, and if a rank is lost
+// (watch_judge), ends the others. Then ends the rest of their process groups, and returns the exit
+// status of the run. Afterwards ranks may be started again.
 int supervise(Supervisor *supervisor);
 // Waits, and returns 0. If a signal asks this process to end, returns that signal at once. If INT
-// or TERM came earlier, or a signal ended the ranks, returns a number other than 0 at once.
+// or TERM came earlier, or a signal asked the ranks to end, returns a number other than 0 at once.
 int supervise_pause(Supervisor *supervisor, double seconds);
 
 // For a program that a launcher may have started, even through scripts. This process then ends when

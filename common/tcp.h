@@ -9,8 +9,8 @@ typedef struct TcpPlace {
     int port;
 } TcpPlace;
 
-// Looks up a host name, and fails if it has no IPv4 address. The look-up may wait for the name
-// service. An IPv4 address needs none.
+// Looks up a host name, or takes an IPv4 address as it is. A look-up may wait for the name service.
+// Fails if the host has no IPv4 address.
 TcpPlace tcp_resolve(const char *name, int port);
 bool tcp_is_loopback(const char *address);
 // This machine's address: of one interface ("eth0"), or (NULL) of the first that is up, except the

@@ -5,8 +5,8 @@
 //
 // A thread in rank 0 serves the store, and a thread in each rank sends heartbeats (alive.h). Rank 0
 // watches the ranks: one whose connection closes before it is done has died, and one that is silent
-// for its timeout is lost. A supervisor of ours has 2 s to report this first. If rank 0 falls
-// silent, a rank reports that and ends.
+// for its timeout is lost. A supervisor of ours has 2 s to report this first. If rank 0 is gone
+// or silent, each rank reports that and ends.
 #pragma once
 #include "tcp.h"
 #include "world.h"
@@ -31,7 +31,7 @@ void tcp_store_new_token(char token[STORE_TOKEN]);
 void tcp_store_offer(TcpStoreConfig *config, const char *host, int port, bool one_host);
 
 // Returns when all ranks are there, and fills in the world's address, run and store. Fails if a
-// rank is missing (alive_limits), has died, joins twice, is refused, or has a different world size.
+// rank is missing after the patience, has died, joins twice, is refused, or has another world size.
 // A signal ends the process here and in store_get (interrupt_leave).
 void tcp_store_join(const TcpStoreConfig *config, World *world);
 // Marks this rank as done (alive_done) and closes its connection. Rank 0 then waits up to 2 s for

@@ -36,7 +36,7 @@ typedef struct Watch {
 void watch_slowest(const Watch *watch, char text[ALIVE_DOING]);
 bool watch_lives(const Watch *watch);
 // Returns the exit status for all if a rank has died, hangs, is stopped or waits too long, else 0.
-// Reports this on stderr, unless the rank's exit status shows that a message was printed. Also
-// prints a line about a rank that waits long for something outside. Call it a few times a second;
-// now: s, of clock_now().
+// Reports this on stderr, unless the rank's exit status shows that a message was printed, or a
+// signal passed on. Also prints a line about a rank that waits long for something outside. Call it
+// a few times a second; now: s, of clock_now().
 int watch_judge(Watch *watch, double now);

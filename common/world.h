@@ -4,7 +4,6 @@
 
 typedef struct Store Store;
 
-// This process among the ranks of the run.
 typedef struct World {
     int rank, size;
     int local_rank, local_size; // among those on this machine
@@ -15,7 +14,7 @@ typedef struct World {
 } World;
 
 // A key-value store for what ranks exchange before they have a communicator: NCCL's id, Gloo's
-// addresses. Keys have up to 63 letters; values up to 16 MiB.
+// addresses. Keys have up to 63 bytes; values up to 16 MiB.
 void store_put(const World *world, const char *key, const void *value, size_t bytes);
 // Waits until a rank has put the key. Copies at most `capacity` bytes; returns the value's length.
 size_t store_get(const World *world, const char *key, void *value, size_t capacity);

@@ -1,4 +1,4 @@
-// transformer.c - the layers of a transformer, except products and attention.
+// transformer.c - a transformer's layers, except matrix products and attention.
 #include "ops/attention.h"
 
 // --- embedding -----------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ typedef struct GeluJob {
     void *out;
 } GeluJob;
 
-// Since (1 + tanh(u)) / 2 = 1 / (1 + e^-2u), y = x * sigmoid(2u) with u = a * (x + b x^3).
+// y = x * (1 + tanh(u)) / 2 = x * sigmoid(2u), with u = a * (x + b x^3).
 INLINE void gelu(const GeluJob *j, Type type, At at)
 {
     const float a = 0.7978845608f, b = 0.044715f;

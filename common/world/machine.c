@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Both name and boot id are needed. A container has its machine's boot id, but usually a name of
-// its own; clones of one virtual machine may share a name.
+// Name and boot id together identify a machine. A container has its machine's boot id, but usually
+// a name of its own; clones of one virtual machine may share a name.
 Machine machine_here(void)
 {
     Machine here = { .boot = "" };

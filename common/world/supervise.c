@@ -132,9 +132,9 @@ void supervise_free(Supervisor *s)
     free(s->watch.ranks);
 }
 
-// Of the launcher's files, the rank's program inherits only stdin, stdout, stderr and, through
-// alive_bequeath, the heartbeat pages. (Many clusters' kernels are too old for close_range with
-// CLOSE_RANGE_CLOEXEC.)
+// Makes exec close all files but stdin, stdout and stderr. For other files that the rank's program
+// needs, FD_CLOEXEC is cleared later, as in alive_bequeath. (Many clusters' kernels are too old for
+// close_range with CLOSE_RANGE_CLOEXEC.)
 static void close_on_exec(void)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -246,8 +246,8 @@ static void *wait_for_death(void *launcher)
     leave_at_once(EXIT_REPORTED);
 }
 
-// If no supervisor of ours has started this rank, this runs in one of its threads until rank 0
-// watches it.
+// In a thread of a rank that no supervisor of ours has started: ends the rank if it is lost. Runs
+// until rank 0 watches the rank.
 static void *watch_self(void *arg)
 {
     const Alive *page = arg;

@@ -36,7 +36,7 @@ TcpPlace tcp_resolve(const char *name, int port)
     struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, *found;
     ALIVE_OUTSIDE("looking up", name);
     int status = getaddrinfo(name, NULL, &hints, &found);
-    CHECK(status == 0, "add the name to /etc/hosts or the DNS (getent hosts NAME checks it), or "
+    CHECK(status == 0, "add the name to /etc/hosts or the DNS (getent ahostsv4 NAME checks it), or "
           "give the IPv4 address", "host '%s' has no known IPv4 address: %s",
           name, gai_strerror(status));
     TcpPlace place = to_place((const Address *)found->ai_addr);

@@ -41,13 +41,14 @@ static void lose_rank0(const Store *s, const char *how)
     leave_at_once(EXIT_REPORTED);
 }
 
-// Returns the answer, whose value the caller frees. Does not return if the run is over. The value
-// of a BEAT is copied from our page under the lock, so that copies arrive in order.
+// Returns the answer, whose value the caller frees. If lose_rank0 returns, this is OVER. Ends this
+// process if the run is over. A BEAT copies our page under the lock: copies arrive in order.
 static StoreMessage request(Store *s, StoreWhat what, const char *key, const void *value,
                             size_t bytes)
 {
-    CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "", "store: %.80s: a key of %zu bytes or "
-          "a value of %zu is too long", key, strlen(key), bytes);
+    CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "a key has at most 63 bytes, a value 16 "
+          "MiB", "store: %.80s: a key of %zu bytes or a value of %zu is too long", key, strlen(key),
+          bytes);
     Alive page = { .beats = 0 };
     StoreMessage message = { { .what = what, .bytes = (uint32_t)bytes }, (void *)value, 0 };
     StoreMessage answer = { .moved = 0 };

@@ -18,9 +18,9 @@
 
 enum { STORE_KEY = 64, STORE_MOST = 16 << 20 };     // bytes of a key, with its zero; of a value
 // When a rank has died, its launcher knows more than the other ranks. So the other ranks wait this
-// long: the launcher may report the death and end them. (mpirun returns the status of the first
-// rank that it sees end: this must be the dead one.) Under our own launcher the other ranks wait
-// only if rank 0 is lost.
+// long before they end: the launcher may report the death first. (mpirun returns the status of the
+// first rank that it sees end: this must be the dead one.) Under our own launcher the other ranks
+// wait only if rank 0 is lost.
 enum { STORE_LAUNCHER_US = 2500000 };
 
 typedef enum StoreWhat {

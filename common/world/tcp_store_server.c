@@ -1,8 +1,8 @@
 // tcp_store_server.c - rank 0's side of the store: admits ranks, keeps values, and watches the
 // ranks' heartbeats.
 //
-// One thread serves all connections. It waits for none of them until it ends the run: a message may
-// come or go in pieces. Below, < is received and > is sent.
+// One thread serves all connections. It waits for a single one only when it ends the run, so a
+// message may come or go in pieces. Below, < is received and > is sent.
 //
 //   a rank       < HELLO | WELCOME > | < request | answer > | < request ...
 //   a stranger   < 5 s to send a HELLO of this run | closed
