@@ -370,8 +370,8 @@ def limit_text(limits):
 
 PLAIN = ("--no-augment", "-p", 5)       # images as they are; every 5 steps the loss is read and printed
 LAYOUTS = ("default", "channels_last")
-# Memory allocators to try for PyTorch. Our own tensors are in huge pages, so PyTorch may use them, too. jemalloc has
-# the settings of PyTorch's tuning guide.
+# Memory allocators to try for PyTorch. Our large tensors are in huge pages, so PyTorch may use huge pages, too.
+# jemalloc has the settings of PyTorch's tuning guide.
 ALLOCATORS = {
     "": {},
     "huge_pages": {"THP_MEM_ALLOC_ENABLE": 1},
@@ -529,8 +529,8 @@ def ours_epoch(events):
     return images / epoch["seconds"], waited / epoch["seconds"], peak
 
 
-# Layers, heads, width, characters in a window, windows in a batch, steps of a measurement. The first row is
-# nanoGPT's for a CPU.
+# Layers, heads, width, characters in a window, windows in a batch, steps of a measurement. The first row has
+# the sizes that nanoGPT suggests for a CPU.
 GPT_JOBS = ((4, 4, 128, 64, 12, 120), (6, 6, 384, 256, 8, 20))
 
 
@@ -839,7 +839,7 @@ def bench_steps(b):
         run([f"{ROOT}/ddp", "plot", f"{ROOT}/docs/steps.csv", "-o", f"{ROOT}/docs/steps.svg"])
 
 
-# Seconds of an epoch of the article's programs (README of tczhangzhi/pytorch-distributed), and our rows.
+# Programs of the article (README of tczhangzhi/pytorch-distributed): name, seconds of an epoch, our row.
 ARTICLE = (("DataParallel, 02", 4138.3, "02, 2 devices in a process"),
            ("Horovod, 05 --compress fp16", 1200.3, "05, the same, `--amp off --compress fp16`"),
            ("DistributedDataParallel, 04", 1188.5, "04, 2 ranks, started by `launch`"),

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # check_series.sh [ROOT] - checks the rules that keep the diffs between steps readable. Also checks the pages with
-# readme_diff.sh. Prints the size of each diff, and each place that breaks a rule, with the rule. Returns 1 if there are
-# any such places.
+# readme_diff.sh. Prints the size of each diff, and each place that breaks a rule, with the rule. Returns 1 if a rule is
+# broken, or if readme_diff.sh fails.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
 . "$root/tools/steps.sh"
 
 # Limits: from one step to the next, changed lines (removed plus added) and hunks of train.c; the length of every other
-# .c and .h file; the lines of a step that a reader of the step before has not read.
+# .c and .h file; the lines of a step's new files and of its diffs from the step before.
 max_changed=60 max_hunks=10 max_file=350 max_reading=750
 # Files and steps with different limits.
 limits='
@@ -21,8 +21,7 @@ launch.c 215
 '
 optional='launch.c'     # a reader can skip it, so it does not count as reading
 
-# Files that the later of two neighbouring steps teaches, and may change besides train.c, README.md, CMakeLists.txt and
-# pictures.
+# Files that a step may change because it teaches them, besides train.c, README.md, CMakeLists.txt and pictures.
 taught='
 06_slurm/rendezvous.c
 06_slurm/rendezvous.h
@@ -37,7 +36,7 @@ broken()
     failures=$((failures + 1))
 }
 
-# limit_of NAME DEFAULT: the limit of a file, or of a step's new reading
+# limit_of NAME DEFAULT: the largest number of lines of a file, or of a step's new files and diffs
 limit_of() { awk -v name="$1" -v limit="$2" '$1 == name { limit = $2 } END { print limit }' <<<"$limits"; }
 
 check_step()

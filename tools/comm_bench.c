@@ -1,4 +1,4 @@
-// comm_bench.c - measures a collective over sizes, and prints a table like that of nccl-tests.
+// comm_bench.c - measures a collective for many sizes, and prints a table like that of nccl-tests.
 //
 //   build/cpu/comm_bench -n 2 --op all_reduce      starts two ranks on this machine
 //   srun -N 2 build/cpu/comm_bench -n 0            is one of the ranks that srun, launch or mpirun starts

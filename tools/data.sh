@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # data.sh - ./ddp data NAME [--from FILE] [--as-folder DIR [--scale N]]: puts a data set under data/, from a site,
-# or from an archive or a folder (a text: from the file itself). With --as-folder it also writes the images as picture
-# files. DDP_DATA_URL: a folder's URL that replaces the site's; any mirror will do, since all files have checksums.
+# or from FILE: an archive, a folder or, for shakespeare, the text. With --as-folder it also writes the images as
+# picture files. DDP_DATA_URL: a folder's URL that replaces the site's; any mirror will do: all files have checksums.
 #
 # A data set appears under data/ only when all its files are complete and have the right checksums: the work is done in
 # a temporary directory, and a rename ends it. Partial downloads stay in data/, for the next call to continue. Each file
@@ -74,7 +74,7 @@ unpack()
     *) die "$file is compressed by neither gzip nor xz" "give a .tar.gz or .tar.xz, or a folder with $(wanted)" ;;
     esac
     have $packer || die "$packer is not installed" "apt install ${packer/xz/xz-utils}"
-    # One byte more than the limit shows that the file is too large. Then head ends, and the packer with 141 (SIGPIPE).
+    # A byte beyond the limit shows that the file is too large. head then ends, and SIGPIPE ends the packer (141).
     local status=(0 0)
     $packer -dc "$file" 2>"$tmp/log" | head -c $((limit + 1)) || status=("${PIPESTATUS[@]}")
     [ "${status[1]}" = 0 ] || die "$data: writing failed, perhaps the disk is full; nothing was changed"
@@ -137,7 +137,7 @@ take_from_archive()
 }
 
 # fetch URL FILE: downloads, and continues a partial file, also that of an interrupted command. If a connection breaks,
-# tries again. Five attempts in a row without a new byte are the last.
+# tries again. Gives up after five attempts in a row without a new byte.
 fetch()
 {
     have curl || die "curl is not installed" "apt install curl ca-certificates"
@@ -179,7 +179,7 @@ take_from_site()
     done < <(each_file)
 }
 
-# The set is in this directory: writes its pictures, if they are wanted, and exits.
+# finish DIRECTORY: exits. With --as-folder, first writes the set in DIRECTORY as pictures.
 finish()
 {
     [ -n "$as_folder" ] || exit 0

@@ -72,8 +72,8 @@ find_exercise()
 }
 
 # choose [ID]: sets the variables that the functions below use: exercise (its folder), id, step, source (the folder of
-# the finished program), program (its name in the build), copy, state. Without ID it is the exercise that was started
-# last.
+# the finished program), program (its name in the build), copy, state. Without ID, chooses the exercise that was
+# started last.
 choose()
 {
     local typed=${1:-$(current)}
@@ -101,7 +101,7 @@ must_be_begun() { [ -d "$copy" ] || die_usage "you have not started $id yet" "./
 
 # --- copies -----------------------------------------------------------------------------------------
 
-# copy_step DIRECTORY [PATCH]: the step's sources, and files of common/ that task.md names, with the patch applied
+# copy_step DIRECTORY [PATCH]: copies the step's sources and the files that task.md names. Applies PATCH to the copy.
 copy_step()
 {
     local directory=$1 change=${2:-} file
@@ -258,7 +258,7 @@ check()
 
 is_solved() { [ -e "$work/.state/$(id_of "$1")/solved" ]; }
 
-# The folder of the first unsolved exercise after this one, or else of the first of all; "": there is none.
+# Prints the folder of the next unsolved exercise; after the last, starts again at the first. Nothing if all are solved.
 next_exercise()
 {
     local folder
@@ -323,7 +323,7 @@ cmd_watch()
 }
 file_times() { find "$copy" -type f ! -name '.*' ! -name '*~' -printf '%p %s %T@\n' | sort; }
 
-# From step 04 on the learner's launcher starts two ranks; without a step, mpirun does, with GPU=real on GPUs.
+# From step 04 on, the learner's launcher starts two ranks. If the step is "none", mpirun does; GPU=real uses GPUs.
 cmd_run()
 {
     must_be_begun
@@ -432,7 +432,7 @@ cmd_reset()
 # harmless TEXT: replaces characters that a terminal, a CSV file or a spreadsheet would interpret
 harmless() { printf %s "$1" | tr '[:cntrl:],;"' _ | sed 's/^[=+@-]/_/'; }
 
-# label_of FOLDER: a participant's name: the folder's, or its path if several folders have the same name.
+# label_of FOLDER: a participant's name: "alice" for /x/alice/exercises-work or /x/alice; "/x/alice" if two are alice.
 label_of()
 {
     local name=${1%/exercises-work} other same=0
@@ -443,7 +443,7 @@ label_of()
     harmless "$name"
 }
 
-# Runs in the background, because a signal interrupts bash's wait but not a command in the foreground.
+# Checks in the background: bash handles a signal at once during `wait`, but not during a command in the foreground.
 grade_one()
 {
     DDP_EXERCISES_WORK=$scratch/copy setpriv --pdeathsig TERM bash "$self" check "$1" >"$scratch/out" 2>&1 </dev/null &
@@ -476,7 +476,7 @@ graded()
 }
 
 # Checks a copy of each exercise that a participant has started. This runs participants' programs. Prints a row for each
-# participant; the file of --csv has a row for each exercise of each.
+# participant; the file of --csv gets a row for each checked copy.
 cmd_grade()
 {
     local folder path folders name label result solved started minutes hints stuck newest spent shown at rows=() log
@@ -516,8 +516,8 @@ cmd_grade()
 
 # --- the command line --------------------------------------------------------------------------------
 
-# Checks all arguments before anything is done. Sets command, yes, csv, and options (the arguments of
-# cmd_COMMAND).
+# Checks the arguments. Sets command, yes, csv, options (the arguments of cmd_COMMAND) and, if the command is about one
+# exercise, what choose sets.
 parse()
 {
     command=${1:-help} yes='' csv='' options=()

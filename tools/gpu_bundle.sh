@@ -66,9 +66,9 @@ mapfile -t programs < <(find "$to/build" -type f)
 strip --strip-debug "${programs[@]}"
 
 # --- shared libraries -------------------------------------------------------------------------------------------
-# glibc and NVIDIA's libraries come from the GPU machine. lib/spare holds libraries that it probably has, each in its
-# own folder. A spare is used only if the machine's own is missing or too old. Other libraries of that machine may need
-# a libstdc++ that is newer than the spare.
+# glibc and NVIDIA's libraries come from the GPU machine. lib/spare holds libraries that the GPU machine probably
+# has, each in its own folder. A spare is used only if the machine's own is missing or too old, because the machine's
+# other libraries may need a newer libstdc++ than the spare.
 
 nvidia=()
 while read -r name path; do
@@ -85,7 +85,7 @@ done < <(for program in "${programs[@]}"; do ldd "$program"; done |
     sed -nE 's/^[[:space:]]*([^ /]+) => ([^ ]+).*/\1 \2/p' | sort -u -k1,1)
 [ ${#nvidia[@]} -gt 0 ] || die "these programs use no NVIDIA library" "is $build/cuda a build with CUDA?"
 
-# --- the file about, for ./run ----------------------------------------------------------------------------------
+# --- the file `about`, which ./run reads ------------------------------------------------------------------------
 
 # newest PREFIX FILE...: the newest version PREFIX_N of symbols that these files need or define
 newest()

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154  # colors and say: shell.sh; from the root of the tree
-# gpu_check.sh - ./ddp does not train on GPUs on which gpu_check.c fails. The verdicts are in build/gpu_check. It has a
-# folder for each combination of driver, GPUs, libraries and build, because several machines may share build/. The
-# folder has a file for each GPU. Only the GPUs of a run are checked: an unused GPU may have no free memory.
+# gpu_check.sh - ./ddp does not train on GPUs on which gpu_check.c fails. The verdicts are in build/gpu_check/KEY/GPU.
+# KEY stands for driver, GPUs, libraries and build, because several machines may share build/. Only the GPUs of a run
+# are checked: an unused GPU may have no free memory.
 
 gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds for a GPU
 
@@ -53,8 +53,8 @@ check_one_gpu()
     ! grep -qiE 'out of memory|allocation[ _]failed|busy or unavailable' "$log" || verdict="failed: no memory: $said"
 }
 
-# read_gpu_verdict [GPUS]: sets $verdict to the stored one on GPUs 0 to GPUS - 1 (default 1): the first failure, or the
-# last GPU's, or nothing if a GPU is not checked yet.
+# read_gpu_verdict [GPUS]: reads the stored verdicts on GPUs 0 to GPUS - 1 (default: on GPU 0). Sets $verdict to the
+# first that is not "ok: ...", or else the last. The verdict on an unchecked GPU is empty.
 read_gpu_verdict()
 {
     local folder gpu

@@ -1,5 +1,5 @@
 // loader_bench.c - measures the loader's pictures per second without a model, over one epoch of the
-// training set. tools/bench.py compares it with PyTorch's DataLoader.
+// training set. tools/bench.py compares this rate with that of PyTorch's DataLoader.
 //
 //   build/cpu/loader_bench --data DIR -j 4
 #include "args.h"

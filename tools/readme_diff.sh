@@ -149,7 +149,7 @@ add_hunks()
         }' "$b/README.md"
 }
 
-# replace_page PAGE TEXT: writes the page if it is not this text, or with --check reports that it is out of date.
+# replace_page PAGE TEXT: writes TEXT to PAGE if they differ. With --check, reports the page instead, and fails.
 replace_page()
 {
     [ "$2" != "$(<"$1")" ] || return 0
@@ -161,7 +161,7 @@ replace_page()
     say "written: $1"
 }
 
-# update_diff A B: the README.md of step B, which follows step A.
+# update_diff A B: updates the list of files and the hunks in the README.md of step B, which follows step A.
 update_diff()
 {
     local readme=$2/README.md new

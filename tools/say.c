@@ -115,8 +115,8 @@ static void append(Speaker *s, int token)
     tokens[s->length++] = token;
 }
 
-// The logits of the character after the window. Attention is causal, so what is in the row after
-// the window has no effect.
+// The logits of the character after the text. Attention is causal, so what is in the row after
+// the text has no effect.
 static const float *think(Speaker *s)
 {
     Stream *stream = device_stream(s->device);

@@ -49,7 +49,7 @@ END
 
 wrong() { die_usage "slurm: $1" "${2:-./ddp slurm help}"; }
 
-# wait_for SECONDS COMMAND...: waits until the command succeeds. Fails if it does not in this time.
+# wait_for SECONDS COMMAND...: waits until the command succeeds. Fails after SECONDS.
 wait_for()
 {
     local deadline=$((SECONDS + $1))
@@ -62,7 +62,7 @@ wait_for()
 
 # --- the configuration ----------------------------------------------------------------------------------------------
 
-# For $nodes nodes with $cpus cores and $gpus GPUs; $mpi is srun's default. All files are in $base.
+# For $nodes nodes, each with $cpus cores and $gpus GPUs; $mpi is the default of srun --mpi. All files are in $base.
 print_slurm_conf()
 {
     local me k gres='' controller="head(10.77.0.1)"
@@ -150,10 +150,10 @@ write_files()
 }
 
 # --- in the cluster -------------------------------------------------------------------------------------------------
-# These functions, except pass_on, run in the keeper and in process 1 of each node. $mode is "hosts" (with namespaces)
+# These functions, except pass_on, run in the keeper or in process 1 of a node. $mode is "hosts" (with namespaces)
 # or "loopback".
 
-# pass_on VARIABLE...: exports these variables to functions that run in a new process, as "$self" inside FUNCTION.
+# pass_on VARIABLE...: exports these variables for the FUNCTION of `"$self" inside FUNCTION`, a new process.
 pass_on()
 {
     DDP_SLURM_SETTINGS=$(declare -p "$@")
@@ -203,7 +203,7 @@ make_node()
     ip link set "node$1" master br0 up
 }
 
-# Mounts this host's own view of processes and shared memory.
+# Gives the head or a node its own /proc and /dev/shm.
 mount_own()
 {
     mount -t proc proc /proc
@@ -288,7 +288,7 @@ unshare_all()
     exec unshare "${spaces[@]}" "${user[@]}" --fork --kill-child "$self" inside "$@"
 }
 
-# Tries everything that needs a capability, in new namespaces. Prints nothing if everything works.
+# Tries some operations that need a capability, in new namespaces. Prints nothing if they work.
 probe()
 {
     mount -t tmpfs probe /dev/shm
@@ -317,7 +317,7 @@ choose_mode()
     mode=loopback base=$(mktemp -d /tmp/ddp-slurm.XXXXXX)
 }
 
-# Takes the lock on $dir as descriptor 9, which exec keeps. The sweeper removes the file.
+# Locks $dir/slurm.lock as descriptor 9, which exec keeps. The sweeper removes the file.
 take_lock()
 {
     mkdir -p "$dir"

@@ -69,8 +69,8 @@ lacking()
     sort -u <<<"$names"
 }
 
-# Sets path, where our programs find their libraries, and missing, the names from lacking that no spare library mends.
-# Sets found, the paths of libcuda.so.1 and of the libraries in the folders of list_folders.
+# Sets three variables. path: LD_LIBRARY_PATH for our programs. missing: the names from lacking that no spare library
+# mends. found: the paths of libcuda.so.1 and of NVIDIA's libraries in the folders of list_folders.
 set_path()
 {
     local name folder spare=yes
@@ -113,7 +113,8 @@ gpu_is_usable() { "$here/build/tests/test_streams_cuda" >/dev/null 2>&1; [ $? !=
 
 # --- doctor -------------------------------------------------------------------------------------------------------
 
-# row must|may WHAT FOUND MISSING: prints a line with FOUND. If FOUND is empty, prints MISSING, and must sets bad=yes.
+# row must|may WHAT FOUND MISSING: prints a line with FOUND or, if FOUND is empty, MISSING. After `must`, an empty
+# FOUND sets bad=yes.
 row()
 {
     local color=$green mark='ok'
@@ -216,7 +217,7 @@ small=(--data synthetic --train-samples 256 --test-samples 64 -b 32 -j 1 --epoch
 hash_of() { "$@" >out 2>&1 || { cat out >&2; return 1; }; sed -n 's/^weight hash: //p' out; }
 same() { echo "$1: $2 and $3"; [ -n "$2" ] && [ "$2" = "$3" ]; }
 
-# same_twice WHAT [OPTION...]: the command gives the same bits with and without these options.
+# same_twice WHAT [OPTION...]: the program in `command` gives the same bits with and without these options.
 same_twice()
 {
     local a b
@@ -262,7 +263,7 @@ check_first_start()
     echo
 }
 
-# Two epochs with a short last batch. With --check-collectives no step is recorded, and the bits must be the same.
+# Two epochs with a short last batch. The bits must be the same with --check-collectives, which records no step.
 recorded()
 {
     step_command "$here/build/cuda/07_dist_eval" 1 "${small[@]}" --epochs 2 --train-samples 250 "$@"

@@ -411,7 +411,7 @@ def run_programs(place):
     path = f"{folder}/bin:{os.environ['PATH']}"
 
     def outputs(step, ranks=0, tasks=({},)):
-        # ranks: how many torchrun starts (0: no torchrun). tasks: variables of each process.
+        # ranks: processes that torchrun starts (0: no torchrun). tasks: environment variables of each command.
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
         command = [sys.executable, "-W", "ignore", *launch, f"{source}/{step}.py", "96"]
         started = [subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True,
