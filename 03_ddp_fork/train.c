@@ -252,7 +252,7 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saved: %s", path);
 }
 
-// Saves an epoch that is not finished: the state includes its sums so far.
+// Saves within an epoch: the saved state includes the epoch's sums so far.
 static void save_midway(Job *job)
 {
     job->state.running = read_finite(job, job->train_stats);

@@ -4,8 +4,8 @@
 //   rank 0         | exec | meet | step | step | waits ...         |        | exec | resume ...
 //   rank 1         |   exec | meet | step | step X                 |        |   exec | resume ...
 //
-// Several machines have a launch each. The launches do not communicate: when a rank fails, the
-// ranks on the other machines notice it and end, and every launch may restart its own.
+// Several machines have a launch each. The launches do not communicate. When a rank fails, the
+// ranks on the other machines notice it and end, and each launch can restart its machine's ranks.
 //
 // launch starts any program. If the program sends heartbeats (alive.h), launch reports how far a
 // failed rank had come.
@@ -95,8 +95,8 @@ static void bind_place(Launch *l)
     const char *name = l->nodes > 1 ? l->master : "127.0.0.1";
     l->place = tcp_resolve(name, l->port);
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(name, l->place.address) != 0)
-        WARN("ip -brief address shows this machine's addresses", "--master-addr %.200s is %s here, "
-             "which no other machine can reach", name, l->place.address);
+        WARN("on rank 0's machine, ip -brief address shows its addresses", "--master-addr %.200s "
+             "is %s here, which no other machine can reach", name, l->place.address);
     if (l->node == 0)
         l->bound = tcp_bind(&l->place);
 }

@@ -4,8 +4,8 @@
 //   rank 0   binds   | writes the file | meets ... all are there | removes it
 //   others   look ...................| read it | meet
 //
-// The file names its run: ranks ignore a file of an earlier run, and the next rank 0 replaces it.
-// Only the user may read it (0600). SIGKILL leaves the file there.
+// The file names its run: ranks ignore a file of an earlier run, and the next run's rank 0 replaces
+// it. Only its owner may read the file (0600). If SIGKILL ends rank 0, the file remains.
 #pragma once
 #include "tcp_store.h"
 

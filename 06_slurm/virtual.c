@@ -61,7 +61,7 @@ void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world)
 
 // ==== Batches ====================================================================================
 
-// In a step, the batches of this process's ranks follow each other, and have the same length.
+// For each step, ids has the batches of this process's ranks, all with the same number of rows.
 void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32_t *ids)
 {
     Sampler own = *sampler;
@@ -107,8 +107,8 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
 
 // ==== Sums that do not depend on their order =====================================================
 
-// ddp.c's hook, called for each bucket of each of this process's ranks. A sum may reach 2^62
-// units of 2^-40, or 2^22, and a rank's gradient 2^22 / ranks. A larger one, infinity or NaN sets a
+// ddp.c's hook, called for each bucket of each of this process's ranks. A sum may reach 2^22 (2^62
+// units of 2^-40), and a rank's gradient 2^22 / ranks. A larger gradient, infinity or NaN sets a
 // flag, which is summed with the last bucket and makes a gradient infinite in all processes.
 static void add_integers(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {

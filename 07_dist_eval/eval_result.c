@@ -1,4 +1,4 @@
-// eval_result.c - counts verdicts, prints a line for each class, and writes the predictions.
+// eval_result.c - counts an evaluation's verdicts; prints and writes what the options ask for.
 #include "eval_result.h"
 #include "output.h"
 #include "alive.h"

@@ -1,4 +1,4 @@
-// eval_result.h - the result of an evaluation: counts, a line for each class, and a file.
+// eval_result.h - the result of an evaluation: sums, each class's accuracy, and all predictions.
 #pragma once
 #include "args.h"
 #include "data.h"
@@ -10,7 +10,7 @@ typedef struct ResultConfig {
     const char *predictions;    // file, or NULL
 } ResultConfig;
 void result_options(Args *args, ResultConfig *config);
-// Claims the file: fails if it cannot be written (output.h).
+// Claims the file of --predictions, if there is one, or fails (output_lock).
 bool result_claim(const ResultConfig *config, Error *err);
 
 typedef struct Result {
@@ -26,11 +26,11 @@ void result_init(Result *result, const Data *data, bool verdicts);
 void result_free(Result *result);
 void result_clear(Result *result);
 
-// Adds a verdict, unless its label is negative. The loss is rounded to a multiple of 2^-32 and
-// added up as two integers, so the sum does not depend on the order: stats.loss_sum has the whole
-// part, the last of counts the fraction.
+// Adds a verdict, unless its label is negative. The loss is rounded to a multiple of 2^-32. The
+// sum's whole part is in stats.loss_sum, its fraction in the last element of counts. Both are sums
+// of integers, so they do not depend on the order.
 void result_count(Result *result, const Verdict *verdict);
-// Completes stats.loss_sum. Call it when the counts of all processes are added up.
+// Adds the losses' fractions to stats.loss_sum. Call it once, after the sum over all processes.
 void result_sum(Result *result);
 
 // Logs a line for each class and writes the file of predictions, if the options ask for them. The

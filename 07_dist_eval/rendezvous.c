@@ -62,8 +62,8 @@ static int number(const char *variable)
         return -1;
     long value = strtol(text, &end, 10);
     if (!isdigit((unsigned char)text[0]) || *end || value > MOST)
-        FAIL_USAGE("use a number in this range", "%s is '%s', which is not a number from 0 to %d",
-                   variable, text, MOST);
+        FAIL_USAGE("correct or unset this environment variable", "%s is '%s', which is not a "
+                   "number from 0 to %d", variable, text, MOST);
     return (int)value;
 }
 

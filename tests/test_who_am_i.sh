@@ -58,7 +58,7 @@ wrong "only one of RANK" "RANK=1"
 wrong "only one of RANK" "$two"
 wrong "the rank is 2, but the world size is 2" "$two RANK=2"
 wrong "MASTER_PORT is '70000', which is not a number from 0 to 65535" "$two RANK=1 MASTER_PORT=70000"
-check "a hint that helps" grep -q "hint: use a number in this range" "$TMP/output"
+check "a hint that helps" grep -q "hint: correct or unset this environment variable" "$TMP/output"
 wrong "but no MASTER_ADDR (--master-addr) is given" "RANK=0 WORLD_SIZE=2 MASTER_PORT=$port"
 wrong "only one of RANK" "" --rank 1
 wrong "no interface nowhere is up and has an IPv4 address" "$two RANK=0" --iface nowhere
