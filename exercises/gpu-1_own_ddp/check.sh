@@ -37,7 +37,7 @@ for rank in 0 1; do
 done
 losses right >expected
 losses two >found
-why="add_gradient divides by the batch of all ranks. So the sum over the ranks is the mean."
+why="add_gradient divides by the batch size of all ranks. So the sum over the ranks is the mean."
 beside "the losses are those of one model with the whole batch" 1e-5 line "expected" expected "two ranks" found
 weights right >expected
 weights two >found

@@ -1,5 +1,5 @@
-// Counts the host's waits in the middle of a step, after which it enqueues more work of the same step. (A step begins
-// with the first of its 4 host functions.)
+// Counts how often the host waits in a step and then enqueues more work of this step. (A step begins with the first of
+// its 4 host functions.)
 #include "wrap.h"
 #include <mpi.h>
 #include <nccl.h>

@@ -21,7 +21,7 @@ beside "NCCL is slow: the weights are right" same line expected expected "your p
 equal "3 steps have 6 all-reduces" 6 "$(timeline network.json 0 | grep -c '^begin ncclAllReduce')"
 
 # overlaps NAME FIRST SECOND: in at least one step, FIRST of bucket 1 comes before SECOND of bucket 0. Both are lines of
-# the timeline.
+# rank 0's timeline.
 overlaps()
 {
     timeline "$1.json" 0 | awk -v first="$2" -v second="$3" '

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # With 3, 2 and 4 ranks, every rank must get all numbers, by sends to the next rank and receives from the one before,
-# both at the same time. Every call of NCCL takes at least 30 ms here, so the calls of a group overlap in the
+# both at the same time. Every send and receive takes at least 30 ms here, so those of a group overlap in the
 # timeline.
 # fails with: rank 0 waits in a send to rank 1
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null

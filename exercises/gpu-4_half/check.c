@@ -1,5 +1,5 @@
-// If SPY is set, prints what this rank did per step: how many weights it updated, the bytes of the
-// memory of their momentum (0: not from cudaMallocHost), and the bytes that it sends if its calls
+// If SPY is set, prints for this rank: how many weights it updates per step, the bytes allocated
+// for their momentum (0: not by cudaMallocHost), and the bytes that it sends per step if its calls
 // of NCCL run as rings.
 #include "sgd.h"
 #include "wrap.h"

@@ -17,7 +17,7 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaDeviceSynchronize(void);    // the host waits for all streams
 
-// The GPU's memory. Its contents are undefined, and the host must not access it.
+// The GPU's memory, at first with undefined contents. The host must not access it.
 cudaError_t cudaMalloc(void **memory, size_t bytes);
 cudaError_t cudaFree(void *memory);         // waits for all streams
 // Pinned host memory, which the GPU can access while the host continues.
@@ -33,7 +33,7 @@ enum cudaMemcpyKind {
     cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault
 };
 
-// Work on a stream runs in order. Work on stream 0, the default stream, waits for earlier work on all other streams,
+// Work on a stream runs in order. Work on stream 0, the default stream, waits for earlier work on the other streams,
 // and their later work waits for it. Streams made with cudaStreamNonBlocking do not wait for stream 0, nor it for
 // them.
 cudaError_t cudaStreamCreate(cudaStream_t *stream);

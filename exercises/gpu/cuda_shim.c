@@ -1,4 +1,4 @@
-// cuda_shim.c - CUDA's memory, copies, streams and events. Its streams and events are those of device.h.
+// cuda_shim.c - CUDA's memory, copies, streams and events, on device.h.
 #include "shim.h"
 #include "alive.h"
 #include "trace.h"
@@ -153,7 +153,7 @@ DEFINE(cudaEventDestroy, (cudaEvent_t event), event_free((Event *)event))
 static bool on_device(const void *memory) { return (uintptr_t)memory & device_bit; }
 static char *without_bit(const void *memory) { return (char *)((uintptr_t)memory & ~device_bit); }
 
-// Returns the place of the list's pointer to the block with these bytes; if there is none, of the NULL at its end.
+// Returns the address of the list's pointer to the block with these bytes. The pointer is NULL if there is none.
 static Block **find(const void *memory, size_t bytes)
 {
     const char *at = without_bit(memory);

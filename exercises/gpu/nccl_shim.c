@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// A thread of the shim. `stream`, and for sends or receives the two ranks' `comm`, are set at the first call.
+// A thread of the shim. The first call makes its stream, and the first send or receive its Comm of two ranks.
 typedef struct Lane {
     cudaStream_t stream;
     Comm *comm;

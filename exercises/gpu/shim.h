@@ -7,8 +7,8 @@
 // A process has one GPU and calls CUDA and NCCL from one thread, and all its communicators have the same ranks.
 //
 //   GPU_SLOW=compute:MS | nccl:MS   delays every copy, fill and host function, or every collective, send and receive
-//   GPU_TIMEOUT=S                   ends the run if, for S seconds (30; 0: no limit), a rank makes no call and does not
-//                                   wait, or all ranks wait. Prints what these ranks did last
+//   GPU_TIMEOUT=S                   ends the run if, for S seconds (default 30; 0: no limit), a rank makes no call and
+//                                   does not wait, or all ranks wait. Prints what these ranks did last
 //   GPU_TRACE=FILE                  a timeline of all streams and ranks, for ./ddp plot and https://ui.perfetto.dev
 #pragma once
 #include "check.h"
@@ -19,8 +19,8 @@ extern Device *shim_gpu;
 void *shim_memory(const void *memory, size_t bytes);    // to access device or pinned memory; NULL: it is neither
 Stream *shim_enter(cudaStream_t stream);        // checks the caller and the stream; returns where to enqueue its work
 void shim_order(Stream *first, Stream *then);   // later work of `then` waits for all of `first`
-// Call it before each piece of work, in the thread that does it: begins a span of the timeline, and delays as GPU_SLOW
-// says. End the span with trace_end. GPU_SLOW=nccl:MS delays the work whose name begins with nccl.
+// Begins a span of the timeline, then delays as GPU_SLOW says: names that begin with nccl by nccl:MS, others by
+// compute:MS. Call it before each piece of work, in the thread of this work, and trace_end afterwards.
 void shim_begin(const char *name);
 
 // For an error, CUDA and NCCL only return a number. REFUSE also prints the reason.

@@ -20,7 +20,7 @@ static ncclComm_t comm;
 static cudaStream_t stream;
 static float *on_gpu;                           // WEIGHTS + 1 floats
 
-// Every call of CUDA and NCCL returns 0, or an error.
+// Ends the run if the call of CUDA or NCCL returns an error (not 0).
 #define MUST(call) \
     do { \
         int status = (int)(call); \

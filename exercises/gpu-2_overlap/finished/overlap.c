@@ -1,7 +1,7 @@
-// overlap.c - the gradients of one half of a network travel while backward computes the other half.
+// overlap.c - the gradients of one half of a model travel while backward computes the other half.
 //
 // A toy: backward is a function on the host (cudaLaunchHostFunc), which runs when the stream gets there, as a kernel
-// would. Everything is enqueued at once, and the host waits only at the end of the step.
+// would. The host enqueues a whole step, and waits only at its end.
 #include <cuda_runtime.h>
 #include <mpi.h>
 #include <nccl.h>
@@ -22,7 +22,7 @@ typedef struct Bucket {
 } Bucket;
 static Bucket buckets[BUCKETS];
 
-// Every call of CUDA and NCCL returns 0, or an error.
+// Ends the run if the call of CUDA or NCCL returns an error (not 0).
 #define MUST(call) \
     do { \
         int status = (int)(call); \
@@ -32,7 +32,7 @@ static Bucket buckets[BUCKETS];
         } \
     } while (0)
 
-// Each rank has different samples, and so different gradients.
+// Each rank computes different gradients, as if it had samples of its own.
 static void compute_gradients(void *arg)
 {
     Bucket *b = arg;

@@ -14,7 +14,7 @@ enum { COUNT = 4 };         // numbers of each rank
 
 static int rank, size;
 
-// Every call of CUDA and NCCL returns 0, or an error.
+// Ends the run if the call of CUDA or NCCL returns an error (not 0).
 #define MUST(call) \
     do { \
         int status = (int)(call); \

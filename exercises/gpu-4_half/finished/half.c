@@ -17,7 +17,7 @@ static cudaStream_t stream;
 static float *weights, *gradient, *momentum;    // pinned memory of the host
 static float *on_gpu;
 
-// Every call of CUDA and NCCL returns 0, or an error.
+// Ends the run if the call of CUDA or NCCL returns an error (not 0).
 #define MUST(call) \
     do { \
         int status = (int)(call); \
