@@ -7,7 +7,7 @@
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
 
-# processes_of DIR: the processes that inherited DDP_SLURM_DIR=DIR: the cluster's, and its jobs' unless --export=NONE.
+# processes_of DIR: the processes that were started with DDP_SLURM_DIR=DIR in their environment.
 processes_of() { env -u DDP_SLURM_DIR grep -lzxF "DDP_SLURM_DIR=$1" /proc/[0-9]*/environ 2>/dev/null; }
 # Prints what is in places where a cluster could leave traces. Omits places that other tests change at the same time.
 traces()

@@ -23,7 +23,7 @@ starts()
     expect 0 "weight hash: " "${@:2}"
     check "four ranks: $1" test "$(grep -c "of 4: $1 == host node" "$TMP/output")" = 4
 }
-# As in a container that cannot reach srun's PMIx server, or that has a different PMIx.
+# Imitates a container that cannot reach srun's PMIx server.
 unreachable='unset ${!PMIX_SERVER_URI*}; exec "$@"'
 
 expect 0 "" step bash -c 'echo "PMIX_RANK=$PMIX_RANK"'

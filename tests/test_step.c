@@ -36,7 +36,7 @@ TEST(committed_steps)
     }
 }
 
-// The file keeps every n-th value of each tensor, or all. Each may be off by `part` times the largest one.
+// The file keeps all values of a tensor, or every n-th. Ours may be off by `part` times the file's largest.
 static void expect_values(const StFile *file, const Model *model, const char *kind, const float *values, double part)
 {
     float *arena = arena_copy(model, values, model->param_count);
@@ -108,7 +108,7 @@ TEST(lenet_run)
     model_free(model);
 }
 
-// Gradients that reference.py also generates. bad: the first gradient of each tensor is infinite.
+// The gradients of tools/reference/make.py. bad: the first gradient of each tensor is infinite.
 static void set_gradients(const Model *model, uint64_t seed, bool bad)
 {
     float *arena = xcalloc(model->param_count, sizeof *arena);
@@ -156,7 +156,7 @@ TEST(adamw_run)
     st_close(&file);
 }
 
-// With gradients of 0, AdamW shrinks weights, even those that read only padding. Biases and norms stay.
+// With gradients of 0, AdamW shrinks weights, even those that read only padding. All other parameters stay the same.
 TEST(adamw_decays_weights_only)
 {
     OptimConfig config = { .name = "adamw", .betas = "0.9,0.999", .weight_decay = 0.25 };

@@ -9,9 +9,8 @@
 //
 // At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the gradient of a small
 // layer a lot, in PyTorch as in ours. So each distance is a root mean square over five states. A loss is only one
-// number in each state: by luck alone, five errors of one program are six times as large as another's once in 1,500
-// tries (F distribution). So six times is a loss's limit. On a CPU with bf16 instructions the test runs again without
-// them.
+// number in each state. So its limit is six times, which luck alone exceeds once in 1,500 tries (F distribution).
+// On a CPU with bf16 instructions the test runs again without them.
 //
 //   test_step_amp                               the files of tests/reference
 //   test_step_amp AMP.safetensors ARCH STATE... five ARCH-STATE.step.safetensors in its folder
@@ -36,7 +35,7 @@ static bool is_tried(Type type)
     return !ops_emulates(device, type) || ops_emulates(device, TYPE_BF16);
 }
 
-// A tensor's distances: the sum, over the states, of their mean squares relative to the exact values' mean square.
+// A tensor's squared distances from the exact tensor, divided by its squared norm, and summed over the states.
 typedef struct Closeness {
     char name[80];
     double ours, theirs;

@@ -51,8 +51,7 @@ for how in fork launch; do
     expect 130 "" "${words[@]}"
     check "$how: all ranks agreed to stop: nothing is printed" test ! -s output
 
-    # Rank 2 dies while the supervisor is stopped, and the others fail because of it: the supervisor sees all deaths at
-    # once.
+    # Rank 2 dies while the supervisor is stopped. The others fail later, but the supervisor sees all deaths at once.
     start $how 3 all=live1 0=sleep800,exit1 1=sleep500,exit1 2=catch,wait
     begin "${words[@]}"
     ready 1
@@ -84,8 +83,8 @@ for how in fork launch; do
     check "$how: no rank outlives the supervisor" at_last nothing_left
 done
 
-# Scripts between launcher and rank, which start their program without exec. A script that has not started its rank yet
-# must not start an orphan.
+# Scripts between launcher and rank, which start their program without exec. A rank that starts after the launcher's
+# death must also end.
 printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
 printf '#!/bin/bash\necho ready: $$\nsleep 2\n"$@"\n: the end\n' >late.sh
 chmod +x script.sh late.sh

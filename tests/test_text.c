@@ -41,7 +41,7 @@ TEST(tokens_are_the_bytes_that_occur)
     data_close(&data);
 }
 
-// The checksum and the order depend on the text and on the number of tokens in a sample (18, 19).
+// The checksum and data_order depend on the text and on the number of tokens in a sample (18, 19).
 TEST(fingerprints)
 {
     Data a, b, c;

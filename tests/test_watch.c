@@ -56,7 +56,8 @@ static const struct Case {
     { { [1] = { .ended = 0.5, .status = EXIT_USAGE * EXITED } }, .status = EXIT_USAGE, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_DIVERGED * EXITED } }, .status = EXIT_DIVERGED, .words = "" },
 
-    // No fault if the wanted status is 0: all are done, a rank is watched elsewhere, or ranks send no heartbeats.
+    // No fault where words is "": all are done, a rank is watched elsewhere or sends no heartbeats, or a signal was
+    // passed on.
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = 130 * EXITED },
         { .done = true, .ended = 1 } }, .words = "" },
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = EXITED } },
@@ -85,7 +86,8 @@ static const struct Case {
     { { [1] = { .silent = TIMEOUT + 1, .waits = 1 } }, .words = "" },
     { { [1] = { .silent = TIMEOUT + 1, .any_time = true } }, .words = "" },
 
-    // A wait for something outside: a line after the timeout. The run ends after the patience, but never for a write.
+    // A rank waits for a file: the watchdog prints a line after the timeout. It ends the run after the patience, but
+    // never for a write.
     { { [1] = { .silent = TIMEOUT - 0.5, .reads = true } }, .words = "" },
     { { [1] = { .silent = TIMEOUT + 1, .reads = true } },
       .words = "rank 1 of 3 (node1, pid 1001) has been reading train/1.jpg for 3 s: after epoch 1, step 11; " },

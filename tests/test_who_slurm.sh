@@ -16,7 +16,7 @@ job=$((1000 + $$))
 in_job=(SLURM_CLUSTER_NAME=ddp "SLURM_JOB_ID=$job" SLURM_NTASKS=8 SLURM_JOB_NUM_NODES=4)
 
 limit=(timeout -k 5 60)
-# task RANK LOCAL "NAME=VALUE ..." OPTION...: runs one of two tasks, with the variables of two nodes.
+# task RANK LOCAL "NAME=VALUE ..." OPTION...: runs one of two tasks, each on its own simulated node.
 task()
 {
     local rank=$1 local=$2 more=$3

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# The kernels' PTX: where rows are whole packs, loops over cells and columns load 16 bytes at a time. No kernel has
-# variables in local memory, which is as slow as global memory.
+# The kernels' PTX: where rows allow it, loops over cells and columns load 16 bytes at a time. No kernel has variables
+# in local memory, which is as slow as global memory.
 . "$SRC/tests/test.sh"
 nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[A-Z]*=//p' "${BUILD%/*}/CMakeCache.txt")
 [ -x "$nvcc" ] || { echo "skipped: no CUDA compiler"; exit 77; }
