@@ -76,8 +76,8 @@ typedef struct Scalars {
     double norm;        // of the gradients, from gradients_norm
     double bias_corrections[2];     // AdamW: 1 - beta^updates
 } Scalars;
-// Call it before each step, with the step's settings. It also sets rows_done, skip and norm to 0,
-// and computes bias_corrections.
+// Call it before each step. It copies the settings, sets rows_done, skip and norm to 0, and
+// computes bias_corrections.
 void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);
 
 // Call it after the update. A skipped step halves the loss scale, but not below LOSS_SCALE_LEAST.
@@ -85,15 +85,14 @@ void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);
 #define LOSS_SCALE_LEAST 0x1p-24f
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 
-// --- the operations that layers are --------------------------------------------------------------
+// --- the operations of layers --------------------------------------------------------------------
 //
 // x, y and their gradients have the type of the spec's x, but see f32_out. Biases, statistics and
 // the gradients of parameters are always f32.
 
-// Dropout zeroes numbers at random and divides the others by 1 - rate. The random numbers are a
-// function of the sample's key (which depends on seed, epoch and sample), the layer and the
-// number's position in the sample. So backward recomputes them, and they are the same on any rank
-// and with any backend.
+// Dropout zeroes some numbers and divides the others by 1 - rate. The choice depends only on the
+// rate, the layer, the number's position in the sample, and the sample's key (a hash of seed, epoch
+// and sample). So backward, and any rank or backend, zeroes the same numbers.
 typedef struct Dropout {
     float rate;         // 0 to below 1
     int layer;          // differs between the dropouts of a network
@@ -189,9 +188,9 @@ typedef struct OpArgs {
     const void *x, *residual;       // residual: OP_NORM, OP_ADD; or NULL
     void *y;
     const void *dy1, *dy2;          // the gradient of y is their sum. dy2: OP_NORM, OP_MAXPOOL and
-                                    // OP_ADD, if two layers read the value; or NULL
-    void *dx, *dresidual;           // NULL (dx: only in OP_CONV): not needed. OP_RELU,
-                                    // OP_GELU: dx may be dy1
+                                    // OP_ADD, if two layers read y; else NULL
+    void *dx, *dresidual;           // NULL: not needed. dx is NULL only in OP_CONV. In
+                                    // OP_RELU and OP_GELU, dx may be dy1
     const void *w;                  // OP_CONV: see conv_copy_bytes
     const float *bias;
     float *dw, *dbias;
@@ -294,8 +293,7 @@ void add_into(Ops *ops, size_t count, float *values, const float *more);
 // values *= factor, on any stream of the device.
 void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor);
 
-// If a gradient is infinite or NaN, scalars->skip makes the update skip this step, and
-// stats->bad_gradients counts the step.
+// If a gradient is infinite or NaN: sets scalars->skip, and adds 1 to stats->bad_gradients.
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats);
 // grads /= the loss scale.
 void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars);

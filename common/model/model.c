@@ -90,7 +90,7 @@ static size_t values_bytes(const Net *net, Type type)
     return bytes;
 }
 
-// The outputs of all layers are in one arena. No two share memory, since backward needs them.
+// All layers' outputs are in one arena. No two share memory: backward reads most of them.
 static void allocate_activations(Model *model)
 {
     Net *net = model->net;
@@ -165,8 +165,9 @@ static size_t place(Life *lives, int count)
     return end;
 }
 
-// Gradients of a convolution's weights may be computed in parallel (ops_beside). The gradient of
-// its output must then stay until backward reaches the next convolution (model_backward).
+// The gradients of a convolution's weights may be computed in parallel with later steps of backward
+// (ops_beside). The gradient of the convolution's output must then stay until backward reaches the
+// next convolution.
 static Life life_of(const Net *net, Type type, int value, int part, int step)
 {
     int last = value - 1;   // layer
@@ -396,7 +397,7 @@ void model_free(Model *model)
 
 // --- initialisation ------------------------------------------------------------------------------
 
-// Four values of a parameter tensor, normal unless deviation is 0.
+// Four values of a parameter tensor: normal or, if deviation is 0, uniform.
 static void init_four(Philox r, float bound, float deviation, float out[4])
 {
     for (int i = 0; i < 4; i++)

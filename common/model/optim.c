@@ -85,8 +85,8 @@ static double scale_linear(const OptimConfig *c, int ranks, int64_t global_step,
     return global_step >= steps ? ranks : 1 + fmin(1, (global_step + 1) / steps) * (ranks - 1);
 }
 
-// The step and multistep schedules change the rate between epochs, like torch.optim.lr_scheduler's
-// if they are stepped once per epoch. Cosine and the warm-up change the rate at every step.
+// The step and multistep schedules change the rate between epochs, like torch's StepLR and
+// MultiStepLR. Cosine and the warm-up change the rate at every step.
 double optim_lr_of_ranks(const OptimConfig *c, int ranks, int64_t global_step,
                          int64_t steps_per_epoch, int64_t epochs)
 {

@@ -1,4 +1,4 @@
-// plan.c - makes a network's shapes and plans for batches of one size.
+// plan.c - makes a network's shapes and operations for batches of one size.
 #include "model/plan.h"
 #include "alive.h"
 #include "check.h"

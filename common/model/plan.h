@@ -1,4 +1,4 @@
-// plan.h - what a network needs for batches of one size: shapes, and the libraries' plans.
+// plan.h - what a network needs for batches of one size: shapes and operations.
 #pragma once
 #include "model/net_builder.h"
 

@@ -1,5 +1,5 @@
 // attention.h - dropout, and softmax and its gradient for a row of attention's matrices.
-// attention_cpu.c and kernels_attention.cu make loops of these two.
+// attention_cpu.c and kernels_attention.cu make loops of softmax and softmax_gradient.
 #pragma once
 #include "ops/loops.h"
 
@@ -30,7 +30,7 @@ INLINE float masked(const Mask *m, uint64_t stream, uint32_t position, float val
     return m->limit == 0 || dropout_keeps(stream, position, m->limit) ? value * m->scale : 0;
 }
 
-// Matrices (T, T) of all heads of all samples. On a CPU: those of one head.
+// Matrices (T, T) of all heads of all samples; on a CPU, of one head of one sample.
 typedef struct SoftmaxJob {
     int T, heads;
     float scale;
@@ -68,7 +68,7 @@ INLINE HeadRow head_row(const SoftmaxJob *j, size_t row)
     return r;
 }
 
-// P = softmax(scale * scores), up to the row's own token; H = dropout(P).
+// P = softmax(scale * q k^T) up to the row's own token, then 0; H = dropout(P).
 INLINE void softmax(const SoftmaxJob *j, Type type, size_t row)
 {
     const HeadRow r = head_row(j, row);

@@ -1,5 +1,4 @@
-// norm.c - batch normalisation. Statistics and parameters are stored as f32, whatever the
-// activation's type.
+// norm.c - batch normalisation.
 #include "ops/loops.h"
 
 #include <stdlib.h>

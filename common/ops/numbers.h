@@ -42,8 +42,6 @@ INLINE float float_of(uint32_t bits)
     return value;
 }
 
-// bf16: an f32 without its lower 16 bits.
-
 INLINE float from_bf16(uint16_t half) { return float_of((uint32_t)half << 16); }
 
 INLINE uint16_t to_bf16(float value)
