@@ -3,7 +3,7 @@
 # contains 01_single_gpu/train; the --help of the programs there lists their options. Prints what is wrong, then how
 # much was checked; the exit status is 1 if anything is wrong.
 #
-# docs.pl --commands ROOT - lists the documents' commands for test_readme_runs.sh: see list_commands.
+# docs.pl --commands ROOT - lists commands for test_readme_runs.sh: see list_commands.
 #
 # Code is `spans`, and the lines of indented or fenced blocks. In such a line, what follows two blanks or " # " is an
 # explanation. Not checked: generated lists, diffs, and spans that are followed by "is refused".

@@ -4,7 +4,7 @@ tree=${BUILD%/*}
 [ -x "$tree/fake/07_dist_eval/train" ] || { echo "skipped: no cuda backend in this build"; exit 77; }
 unset NCCL_COMM_ID
 
-# trains COMMAND...: leaves the weights' hash in $hash, and the output in $TMP/output.
+# trains COMMAND...: the command must succeed and print the weights' hash. Sets $hash; the output is in $TMP/output.
 trains()
 {
     hash=

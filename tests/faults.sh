@@ -10,8 +10,8 @@
 #                               names, until one fails
 #   faults.sh prove --sample N  the same for N faults; a checksum of the sources chooses them
 #
-# The faults of the area cuda need a build with the cuda backend, but no GPU: their tests run on simulated GPUs. Without
-# that backend, these faults are left out, unless they are named.
+# The faults of the area cuda need a build with the cuda backend, but no GPU. Without that backend, these faults are
+# left out, unless they are named.
 #
 # FAULTS_WORK: a folder for the copy and its build, which is kept; default: a temporary one.
 set -euo pipefail
@@ -33,7 +33,7 @@ list()
     done
 }
 
-# Updating an old copy keeps recompilation short.
+# Over an old copy, copies only newer files, so that little is recompiled.
 copy()
 {
     local cuda=OFF file

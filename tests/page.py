@@ -156,7 +156,8 @@ def over_http(wanted):
     run.expect_gone()
 
 
-# True if the page needs no scrolling, no text or button is cut off, and the footer is less than 45 pixels high.
+# True if the page needs no scrolling, nothing in the header or the ranks' boxes is cut off, and the footer is less than
+# 45 pixels high.
 FITS = ("document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight &&"
         "[...document.querySelectorAll('header div, .rank')].every(e => e.scrollWidth <= e.clientWidth &&"
         "e.scrollHeight <= e.clientHeight + 1) && document.querySelector('footer').clientHeight < 45")

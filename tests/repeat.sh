@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# repeat.sh COUNT [BUSY] - runs ./ddp test COUNT times, each in a new clone of the last commit, while BUSY loops take
-# time from it. Each run adds a line to runs/record.tsv:
+# repeat.sh COUNT [BUSY] - runs ./ddp test COUNT times, each in a new clone of the last commit, while BUSY endless
+# loops keep processors busy. Each run adds a line to runs/record.tsv:
 #
 #   time, system, commit, busy loops, seconds, tests passed, tests skipped, failed tests
 #

@@ -7,7 +7,6 @@
 //   StepRun run;
 //   step_open(&run, reference_path("resnet18-1.step.safetensors"));
 //   ModelConfig config = step_config(&run, rows);    // rows: the model's largest batch
-//   config.type = TYPE_BF16;                         // to compute in 16 bits
 //   Model *model = model_new(device, ops, &config);
 //   step_begin(&run, model, first, rows);            // loads the state and these rows of the batch
 //   double loss = step_take(&run);                   // on one device; step_take_with: in several processes

@@ -38,7 +38,7 @@ static inline void test_all(void)
         test_list[i]();
 }
 
-// The code under test may call exit(0). If checks were made, but test_done was not reached, the exit status becomes 1.
+// If the code under test calls exit(0) after a check and before test_done, the exit status becomes 1.
 static pid_t test_process;
 static int test_reached_done;
 

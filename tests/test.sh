@@ -53,7 +53,7 @@ not() { ! "$@"; }
 # is VALUE WANTED: succeeds if both are the same, and not empty. Used with check.
 is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 
-# until_so SECONDS COMMAND...: repeats the command until it succeeds. Fails after SECONDS, which should only end hangs.
+# until_so SECONDS COMMAND...: repeats the command until it succeeds. Fails after SECONDS, a limit for hangs.
 until_pause=0.05
 until_so()
 {

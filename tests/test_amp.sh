@@ -137,7 +137,7 @@ check "it had grown" [ "$(last_of loss_scale m.0.jsonl)" != 65536 ]
 check "with all other options" goes_on --amp fp16 --growth-interval 3 --accumulate 3 --clip-norm 0.7 --compress fp16
 check "AdamW: skipped steps do not count as updates" goes_on --amp fp16 --optim adamw --growth-interval 1
 check "some were skipped" grep -q "skipped: [1-9]" out
-# A checkpoint of step 04 has no scale.
+# Step 04 saves a loss scale of 1, which 05 takes as none.
 expect 0 "" "$older/train" "${lenet[@]}" --max-steps 8 --save old.st
 cp old.st new.st
 expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --save new.st --resume new.st

@@ -3,7 +3,7 @@
 # must end the ranks in time. A loop restarts dead launchers. The final weights must be those of an undisturbed run.
 #
 #   CHAOS_SEED=4711     the same random numbers: mostly the same faults, at about the same moments
-#   CHAOS_EVENTS=200    number of faults (12), about 4 s each; each launcher but slurm has a part of them. Run the test
+#   CHAOS_EVENTS=200    number of faults (12) in the four launchers together, or in slurm; about 4 s each. Run the test
 #                       through run.sh with enough time:
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
 #   CHAOS_ARENAS="fork launch mpirun hosts"     the launchers to test; or slurm, alone
@@ -226,8 +226,8 @@ must_go()
 any_ranks_or_done() { any_ranks || all_done; }
 
 # Waits for ranks and sets `before` to their process ids, and `seconds` to the time in which a fault must end them. If
-# the run is over, starts the next round first. While node1 waits before a restart, only node2 has ranks. They see that
-# a rank is stopped only when node1's new ranks are there, so `seconds` is longer.
+# the run is over, starts the next round first. Ranks that wait for missing ones may see a stopped rank late, so with
+# fewer than 4 ranks `seconds` is longer.
 see_ranks()
 {
     before=()
