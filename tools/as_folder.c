@@ -27,7 +27,7 @@ static void folder_make(const char *path)
     CHECK(mkdir(path, 0777) == 0 || errno == EEXIST, "", "%s: %s", path, strerror(errno));
 }
 
-// Sets path to the folder of a class, such as "DIR/train/T-shirt_top". Creates the folder if it does not exist.
+// Sets path to the folder of a class, such as "DIR.part/train/T-shirt_top". Creates the folder if it does not exist.
 static void class_folder(char *path, size_t size, const Config *c, const Data *data, const char *part,
                          int label)
 {

@@ -370,7 +370,7 @@ def limit_text(limits):
 
 PLAIN = ("--no-augment", "-p", 5)       # images as they are; every 5 steps the loss is read and printed
 LAYOUTS = ("default", "channels_last")
-# Memory allocators to try for PyTorch. Our large tensors are in huge pages, so PyTorch may use huge pages, too.
+# Memory allocators to try for PyTorch. Our large tensors are in huge pages, so one entry puts PyTorch's there, too.
 # jemalloc has the settings of PyTorch's tuning guide.
 ALLOCATORS = {
     "": {},

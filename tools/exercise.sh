@@ -286,7 +286,7 @@ cmd_check()
     check
 }
 
-# ./ddp builds the step before it calls this script, unless DDP_BUILD is set.
+# `./ddp exercise check` builds the step first, unless DDP_BUILD is set.
 is_built() { [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ]; }
 must_be_built() { is_built || die "there are no programs in $build yet" "./ddp setup builds them"; }
 

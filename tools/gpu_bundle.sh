@@ -50,7 +50,7 @@ for backend in cuda cuda-gloo; do
     (cd "$build" && find $backend -type f -perm -u+x -exec cp --parents -t "$to/build" {} +)
 done
 cp "$build/tests/tool_compare_weights" "$to/build/tests"
-# tests/list: for each test "name seconds". The limit is the TIMEOUT of the test's ctest: line, or 60.
+# tests/list: each test's name and time limit in seconds: the TIMEOUT of its ctest: line, or 60.
 for source in "$root"/tests/test_*.c; do
     name=$(basename "$source" .c)_cuda
     [ -x "$build/tests/$name" ] || continue
@@ -87,7 +87,7 @@ done < <(for program in "${programs[@]}"; do ldd "$program"; done |
 
 # --- the file `about`, which ./run reads ------------------------------------------------------------------------
 
-# newest PREFIX FILE...: the newest version PREFIX_N of symbols that these files need or define
+# newest PREFIX FILE...: the largest N of the symbol versions PREFIX_N that these files need or define
 newest()
 {
     local what=$1
@@ -117,7 +117,7 @@ version()
     echo "cuDNN: $(version CUDNN_INCLUDE_DIR cudnn_version.h CUDNN LEVEL)"
     echo "NCCL: $(version NCCL_INCLUDE_DIR nccl.h NCCL '')"
     echo "architectures: $(cache CMAKE_CUDA_ARCHITECTURES)"
-    # This machine's instructions. Files that are compiled for DDP_MARCH, such as gloo_reduce.c, may use them.
+    # This machine's instructions. Files compiled with DDP_MARCH=native, such as gloo_reduce.c, may use them.
     echo "cpu: $(sed -n 's/^flags.*: //p' /proc/cpuinfo | head -1 | tr ' ' '\n' |
         grep -E '^(avx|fma|bmi|f16c)' | grep -v vp2intersect | sort | paste -sd' ')"
 } >"$to/about"

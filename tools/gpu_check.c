@@ -96,7 +96,7 @@ static void load_images(const Job *job, int channels)
     free(bytes);
 }
 
-// Random classes: labels, or a text's tokens and keys.
+// Random classes: labels, or a text's tokens and dropout keys.
 static void load_classes(const Job *job, int32_t *to, size_t count)
 {
     int32_t *classes = xmalloc(count * sizeof *classes);

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154  # colors and say: shell.sh; from the root of the tree
 # gpu_check.sh - ./ddp does not train on GPUs on which gpu_check.c fails. The verdicts are in build/gpu_check/KEY/GPU.
-# KEY stands for driver, GPUs, libraries and build, because several machines may share build/. Only the GPUs of a run
-# are checked: an unused GPU may have no free memory.
+# KEY stands for driver, GPUs, libraries and build, because several machines may share build/. A run checks
+# only its own GPUs: an unused GPU may have no free memory.
 
 gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds for a GPU
 
@@ -54,7 +54,7 @@ check_one_gpu()
 }
 
 # read_gpu_verdict [GPUS]: reads the stored verdicts on GPUs 0 to GPUS - 1 (default: on GPU 0). Sets $verdict to the
-# first that is not "ok: ...", or else the last. The verdict on an unchecked GPU is empty.
+# first that is not "ok: ...", or else the last. A GPU without a stored verdict has an empty one.
 read_gpu_verdict()
 {
     local folder gpu

@@ -263,7 +263,7 @@ check_first_start()
     echo
 }
 
-# Two epochs with a short last batch. The bits must be the same with --check-collectives, which records no step.
+# Two epochs with a short last batch. CUDA graphs must give the same bits as --check-collectives, which uses none.
 recorded()
 {
     step_command "$here/build/cuda/07_dist_eval" 1 "${small[@]}" --epochs 2 --train-samples 250 "$@"
