@@ -57,7 +57,8 @@ check "the doctor shows the verdict" grep -qE "^(✓|ok)  GPU check +the losses"
 pretend nvidia-smi "${smi/DRIVER/2.0}"
 expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
 
-# fails WHY FAILURE: a run with a new driver prints WHY and trains on the CPU. The verdict is kept.
+# fails WHY FAILURE: with a new driver, and a GPU that fails in the way FAILURE, a run prints WHY and trains on the CPU.
+# The next run prints the same WHY without a new check, which would hang.
 new=10
 fails()
 {

@@ -76,7 +76,8 @@ how()
     esac
 }
 
-# For what how() does not know: runs a command, but no pattern (with a placeholder). Only docs/ may have such patterns.
+# For lines that how() does not know. A "command" is run. A "pattern", which has a placeholder such as DIR, cannot be
+# run, and only docs/ may have one.
 otherwise()
 {
     if [ "$3" = command ]; then

@@ -96,7 +96,8 @@ Type ops_best_type(const Device *device, bool convolves)
 
 bool ops_emulates(const Device *device, Type type) { return false; }
 
-// At least doubles, so that the old blocks together are no larger than the current one.
+// Old blocks stay allocated: queued or recorded work may use them. The size at least doubles, so
+// the old blocks together are no larger than the current one.
 void lane_need_scratch(Lane *lane, size_t bytes)
 {
     if (bytes <= lane->scratch_bytes)

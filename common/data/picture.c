@@ -113,7 +113,7 @@ static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
     at->width = (int)width;
 }
 
-// Always inverted, as in Pillow: values are 255 - ink.
+// Takes the values of every file for 255 - ink, as Pillow does.
 static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int width)
 {
     for (int x = 0; x < width; x++, cmyk += 4, rgb += 3) {
