@@ -96,7 +96,7 @@ static void expect_values(const Rank *r, const char *what, const void *values,
            r->world->size, r->type, wrong, r->count);
 }
 
-// root < 0: all_gather. The destination starts with wrong values.
+// root < 0: all_gather.
 static void try_gather(Rank *r, int root)
 {
     size_t bytes = r->count * comm_width(r->type);
@@ -205,7 +205,7 @@ static int same_bits(void *arg, const World *world)
     return rank_close(&r);
 }
 
-// Adds each 16-bit number to some others, and f16's special numbers to each other. This covers the vector code for f16.
+// Adds each 16-bit number to some others, and f16's special numbers to each other.
 enum { PAIRS = (1 << 18) + 3, SPECIAL = 16 };
 
 static bool same_number(float a, float b) { return a == b || (isnan(a) && isnan(b)); }

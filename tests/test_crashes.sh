@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 LABELS deadlines
-# At many points of a run, a rank dies, stops, hangs, gets a signal or loses its parent. The other ranks must end too,
-# at once or after --timeout. Only that rank may be named, no process may be left, and the run must continue from a
-# whole checkpoint to bit-identical weights. tests/shim/crash.c causes the faults in 03, which forks its ranks, and in
-# 07, whose launcher starts them and whose ranks all evaluate.
+# At many points of a run, a rank dies, stops or hangs, or a rank or the parent gets a signal. All processes must end,
+# at once or after --timeout. Messages may name only the rank that failed. The run must continue from a whole
+# checkpoint to the weights of an undisturbed run. tests/shim/crash.c causes the faults in 03, which forks its ranks,
+# and in 07, whose launcher starts them and whose ranks all evaluate.
 . "$SRC/tests/test.sh"
 small=(--arch lenet --data synthetic --train-samples 48 --test-samples 32 -b 8 --threads 1 --seed 3 -p 1
     --epochs 2)

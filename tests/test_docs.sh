@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the documents with docs.pl, the two READMEs against each other, and numbers that stand in two files. Then
-# checks docs.pl itself, which must find each mistake of a page made here, and nothing else.
+# docs.pl must find each mistake in a page that this test writes, and nothing else.
 # shellcheck disable=SC2016  # code in single quotes
 . "$SRC/tests/test.sh"
 type -P perl >/dev/null || { echo "skipped: there is no perl"; exit 77; }

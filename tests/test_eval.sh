@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# 07: all ranks evaluate. The result must be byte-identical for any number of ranks, equal that of one process of 06,
-# and agree with the files that 07 writes. Losses and accuracies of training are means over all ranks.
+# 07: all ranks evaluate. The result must be byte-identical for any number of ranks, and agree with 06's (of one
+# process) and with the predictions. Losses and accuracies of training are means over all ranks.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"

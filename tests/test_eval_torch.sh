@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# 07 and PyTorch must classify 10,000 test images alike. tests/reference/eval-* has the networks, trained with ddp.c,
-# and PyTorch's results (made by tools/reference/make.py). The images are synthetic, and also CIFAR-10's if $DDP_CIFAR10
+# 07 and PyTorch must classify 10,000 test images alike. tests/reference/eval-* has the trained networks and
+# PyTorch's results (made by tools/reference/make.py). The images are synthetic, and also CIFAR-10's if $DDP_CIFAR10
 # names its folder or archive.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# A recorded step has at most two more nodes on the simulated GPU than in revision 8d380f2. A GPU takes at least one or
-# two microseconds for each node, and at 32x32 pixels most nodes of ResNet-18 compute little.
+# A recorded step has at most two more graph nodes on the simulated GPU than in revision 8d380f2. Even a node that
+# computes little takes a GPU a microsecond or two.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/fake.sh"
 export FAKE_NODES=1

@@ -19,7 +19,7 @@ train()
 }
 
 # Each line: a name, how far apart one rank and two may be after an epoch (relative to a tensor's largest entry), and
-# options. In 16 bits, rounding may decide which pixel max pooling picks.
+# options. In 16 bits the distance is larger: rounding may decide which pixel max pooling picks.
 while read -r type far options; do
     read -ra options <<<"$options"
     hashes=()

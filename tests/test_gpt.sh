@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# A language model in all programs: a killed run of 04 ends with the same weights, 07's numbers do not depend on the
+# A language model in all programs: restarts of 04 do not change the weights, 07's numbers do not depend on the
 # number of ranks, and the program of ./ddp say prints text. Options that do not fit the model or the text are
 # refused.
 # shellcheck disable=SC2317  # expect calls functions
@@ -52,7 +52,7 @@ expect 1 "trained with --heads 2, not 4" "$one" "${small[@]}" --heads 4 -e --ini
 expect 1 "use the same --arch, --layers, --width, --block and --data" \
     "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
 
-# Rank 1 is killed at its 14th forward pass after each start. The epochs have 15 steps.
+# Each time that rank 1 reaches a 14th forward pass after a start, it is killed. An epoch has 15 steps.
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
 four=("$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 5 -- "$BUILD/04_ddp_launcher/train" "${small[@]}"
     --epochs 2 --save-every 4)

@@ -35,7 +35,7 @@ strange=$(while read -r name path; do
 done <"$TMP/output" | grep -vE '^(lib(c|m|dl|rt|pthread|cap|resolv|util)|ld-linux[a-z0-9-]*)\.so\.[0-9]+ ')
 check "no other library is missing: ${strange:-none}" test -z "$strange"
 
-# NVIDIA's libraries are taken from pip's packages if they are there, else from the system.
+# NVIDIA's libraries are looked for in DDP_LIBRARIES first, then in pip's packages, then on the system.
 nccl=$(sed -n 's/^libnccl.so.2 //p' "$TMP/output")
 mkdir -p "$TMP/site/nvidia/nccl/lib" "$TMP/broken"
 ln -s "$(readlink -f "$nccl")" "$TMP/site/nvidia/nccl/lib/libnccl.so.2"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: SANITIZERS asan LABELS deadlines
-# 04's launch: its options, the environment of its ranks, restarts, output, and other programs than ours. The ranks do
-# not train: tests/tool_rank.c replaces them.
+# 04's launch: its options, the environment of its ranks, restarts, output, and other programs than ours. No rank
+# trains: most run tests/tool_rank.c.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside; check calls functions
 . "$SRC/tests/test.sh"
 launch=$BUILD/04_ddp_launcher/launch

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every launcher gives the same weights, on one host and on two. If two ranks have different data or options, the run
-# ends with an error that names the difference and both ranks.
+# mpirun, torchrun, launch and a start by hand give the same weights, on one host and on two. If two ranks have
+# different data or options, the run ends with an error that names the difference and both ranks.
 #
 # ctest: TIMEOUT 300
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check

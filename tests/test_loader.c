@@ -1,6 +1,6 @@
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
-// The loader's batches, from images in memory and from picture files, compared pixel by pixel with
-// a plain reference, in order for 0 to 5 workers.
+// The loader's batches, from images in memory and from picture files. With 0 to 5 workers they must come in order,
+// and have the pixels of a plain reference.
 #include "clock.h"
 #include "data/pictures.h"
 #include "rng.h"
@@ -36,7 +36,7 @@ static const Augment plain = { .mean = { 0.5f, 0.4f, 0.3f }, .std = { 0.2f, 0.25
 static const Augment jittered = { .crop = true, .flip = true, .padding = 4, .seed = 77,
                                   .mean = { 0.5f, 0.4f, 0.3f }, .std = { 0.2f, 0.25f, 0.3f } };
 
-// What images_load must give for channel c of canvas pixel (y, x).
+// The value that a batch must have in channel c of canvas pixel (y, x).
 static float reference(const Dataset *set, int id, int64_t epoch, const Augment *augment,
                        Shape canvas, int c, int y, int x)
 {

@@ -36,8 +36,8 @@ static const ModelTensor *find(const Model *model, const char *name)
     return NULL;
 }
 
-// DDP may send a range as soon as it is announced. The ranges must cover the arena from front to
-// back, and each must be final: in the second pass it must already equal the first pass's result.
+// DDP may send a range of gradients as soon as it is announced. The ranges must cover the arena from front to back, and
+// each must be final: in the second pass it must already equal the first pass's result.
 typedef struct Progress {
     const Model *model;
     size_t next;
@@ -64,8 +64,8 @@ static Progress pass(Model *model, const float *images, const float *final)
     seed_backward(model, 4);
     model_backward(model, on_ready, &p);
     EXPECT_EQ_INT(p.next, model->grad_count);
-    // 20 convolutions and fc have a range each. Each of 20 norms has one too, or shares that of the layer before it
-    // in backward.
+    // 20 convolutions and fc have a range each. Each of 20 norms has one too, unless it joins the range before
+    // (with ops_beside).
     EXPECT_EQ_INT(p.calls, 20 + 1 + (ops_beside ? 0 : 20));
     return p;
 }
