@@ -117,9 +117,11 @@ version()
     echo "cuDNN: $(version CUDNN_INCLUDE_DIR cudnn_version.h CUDNN LEVEL)"
     echo "NCCL: $(version NCCL_INCLUDE_DIR nccl.h NCCL '')"
     echo "architectures: $(cache CMAKE_CUDA_ARCHITECTURES)"
-    # This machine's instructions. Files compiled with DDP_MARCH=native, such as gloo_reduce.c, may use them.
+    # The instructions that files compiled for DDP_MARCH, such as gloo_reduce.c, may use.
+    used='(avx|fma|bmi|f16c).*'
+    [ "$(cache DDP_MARCH)" != x86-64-v3 ] || used='avx2?|fma|bmi[12]|f16c'
     echo "cpu: $(sed -n 's/^flags.*: //p' /proc/cpuinfo | head -1 | tr ' ' '\n' |
-        grep -E '^(avx|fma|bmi|f16c)' | grep -v vp2intersect | sort | paste -sd' ')"
+        grep -xE "$used" | grep -v vp2intersect | sort | paste -sd' ')"
 } >"$to/about"
 
 # --- one file, or a folder --------------------------------------------------------------------------------------
