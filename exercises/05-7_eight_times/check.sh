@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# With a batch in several parts, two ranks must have the norms and losses of the finished program with a whole batch:
-# with AdamW, with parts of different sizes, with clipping, and with SGD. With four virtual ranks, both programs have
-# whole batches, and must agree, too.
+# Two ranks that compute their batches in parts must have the norms and losses of the finished program, which computes
+# whole batches. The runs use AdamW, parts of different sizes, clipping, and SGD. In the last run, with four virtual
+# ranks, both programs compute whole batches.
 # fails with: a batch in 8 parts has the norms of the whole batch
 build
 adam=(--optim adamw --lr 0.002 --train-samples 208 --seed 5 -b 24)        # the last batch has 8 images of each rank

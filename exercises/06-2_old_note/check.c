@@ -1,4 +1,5 @@
-// For check.sh: a rank prints when it looks for rank 0's file, and the file's port and run after reading or writing.
+// For check.sh: before a rank looks for rank 0's file, it prints a line. After reading or writing the file, the rank
+// prints the file's port and run.
 #include "rendezvous_file.h"
 #include "wrap.h"
 

@@ -22,7 +22,7 @@ why="The third column shows the lists."
 beside "the function returns the first host of each list" same list \
     expected expected found hosts.out "of the list" input
 
-# Lists that Slurm never writes. A variable may still contain them, so the function must return.
+# Lists that Slurm never writes.
 limit=5
 long=$(printf 'x%.0s' {1..300})
 why="Slurm never writes such a list, but the function must not write past its array or read past the list."
