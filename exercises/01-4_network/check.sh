@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Checks the number of parameters, the names and shapes in a checkpoint, and the first losses, which were recorded with
-# the solution. Other padding changes only the losses.
+# the solution.
 # fails with: --arch tinyvgg is known
 build
 net=(--arch tinyvgg --train-samples 96 -b 16 --lr 0.1)
