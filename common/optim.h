@@ -22,7 +22,7 @@ OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);
 // Adds --lr-scale, for programs that use optim_lr_of_ranks.
 void optim_scale_options(Args *args, OptimConfig *config);
-// Call it after args_parse. Gives --lr-scale linear 5 epochs of warm-up if none is given.
+// After args_parse: with --lr-scale linear, sets 5 epochs of warm-up if the user set no warm-up.
 void optim_default_warmup(const Args *args, OptimConfig *config);
 
 // The learning rate of a step. Steps are counted from 0 over all epochs. The rate depends only on

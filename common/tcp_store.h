@@ -6,7 +6,8 @@
 // A thread in rank 0 serves the store, and a thread in each rank sends heartbeats (alive.h). Rank 0
 // watches the ranks: one whose connection closes before it is done has died, and one that is silent
 // for its timeout is lost. A supervisor of ours has 2 s to report this first. If rank 0 is gone
-// or silent, each rank reports that and ends.
+// or silent, a launcher has 2.5 s to end the run. After that, each remaining rank reports the loss
+// and ends.
 #pragma once
 #include "tcp.h"
 #include "world.h"

@@ -5,10 +5,10 @@
 
 // Call it at most once. path NULL: nothing is written.
 void trace_open(const char *path);
-// Call it before trace_open if the ranks of a machine share one file. This process appears there as
-// process `rank`. run: a name of this run, of at most 63 letters and digits; NULL: not shared. If
-// trace_open finds a different run's timeline, it empties the file, or fails if that run still
-// writes.
+// For one of several ranks: call it before trace_open. The file shows this process as process
+// `rank`. run: a name of this run, of at most 63 letters and digits, if the ranks of a machine
+// share one file; else NULL. If trace_open finds a different run's timeline, it empties the file,
+// or fails if that run still writes.
 void trace_among(int rank, const char *run);
 void trace_close(void);
 

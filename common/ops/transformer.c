@@ -158,7 +158,7 @@ void gelu_backward(const Op *op, const OpArgs *a)
     RUN_CELLS(gelu, compute(op->ops), array_of(op->y.type, shape_count(op->y)), &job);
 }
 
-// --- addition and dropout: a row is a sample, and a column is a position in it -------------------
+// --- addition and dropout: a row has the T * c values of one sample ------------------------------
 
 typedef struct AddJob {
     Mask mask;

@@ -1,5 +1,5 @@
-// agree.c - the ranks exchange values through the store, such as their options. In most functions
-// each rank puts its value into the store, and rank 0 reads all of them.
+// agree.c - ranks compare their options, and exchange other values, through the store. In most
+// functions each rank puts its value into the store, and rank 0 reads all of them.
 #include "agree.h"
 #include "check.h"
 #include "machine.h"

@@ -41,8 +41,8 @@ static void lose_rank0(const Store *s, const char *how)
     leave_at_once(EXIT_REPORTED);
 }
 
-// Returns the answer, whose value the caller frees. If lose_rank0 returns, this is OVER. Ends this
-// process if the run is over. A BEAT copies our page under the lock: copies arrive in order.
+// Returns the answer, whose value the caller frees; or OVER if lose_rank0 has returned. If OVER
+// arrives, ends this process. Copies our page under the lock, so that copies arrive in order.
 static StoreMessage request(Store *s, StoreWhat what, const char *key, const void *value,
                             size_t bytes)
 {
@@ -98,7 +98,6 @@ size_t store_get(const World *world, const char *key, void *value, size_t capaci
     return answer.head.bytes;
 }
 
-// The server ends this process after it has notified the others.
 void store_end_run(const World *world) { request(world->store, STORE_OVER, "", NULL, 0); }
 
 // Sends a heartbeat. False: the connection is over.
