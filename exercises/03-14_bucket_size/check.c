@@ -1,5 +1,5 @@
-// Linked into the learner's program. If RECORD is set, records in ready.RANK the
-// bytes of each range of gradients of the first step, in the order in which the ranges become final.
+// Linked into the learner's program. If RECORD is set, records in ready.RANK how many bytes each range
+// of the first step's gradients has, in the order in which the ranges become final.
 #include "check.h"
 #include "slow.h"
 #include "wrap.h"

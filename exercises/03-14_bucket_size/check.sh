@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Finds the best bucket size: computes, for each, the time from the start of backward to the end of the last message.
-# The bytes of each layer come from a run. The program waits 10 ms per layer and per message, and for bytes at 60 MB/s.
+# Finds the best bucket size: computes for each size the time from the start of backward to the end of the last message.
+# The bytes of each layer come from a run. Each layer and each message takes 10 ms; the network carries 60 MB/s.
 # fails with: 1. the best bucket size
 answer() { sed -n "s/^$1[a-z0-9_.]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]'; }
 is() { echo "your answer: $(answer "$1")"; [ "$(answer "$1")" = "$2" ]; }

@@ -1,4 +1,4 @@
-// Rank 0 prints by how much the count of each all-reduce of f32 exceeds the number of gradients.
+// For each all-reduce of f32, rank 0 prints its count minus the number of gradients.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"
