@@ -7,8 +7,8 @@
 #   author.sh save ID             write change.patch, from the step to that copy
 #   author.sh edit|save ID --solution     the same for solution.patch, if the step is not the solution
 #   author.sh edit|save ID --wrong NAME   the same for wrong/NAME.patch, from the solution to a wrong one
-#   author.sh prove ID            what CI requires: the check fails unsolved with check.sh's words, passes solved, and
-#                                 refuses each patch in wrong/
+#   author.sh prove ID            what CI requires: the check fails unsolved with the texts of `# fails with:`, passes
+#                                 solved, and refuses each patch in wrong/
 #
 # BUILD: the cpu/ folder of the build that prove uses (build/cpu). TMP: where prove makes a scratch folder (/tmp).
 #

@@ -1,4 +1,4 @@
-// A spy: each rank prints its barriers and all-reduces, which check.sh shows if a run fails.
+// A spy: each rank prints its barriers and all-reduces. If a run with two ranks hangs, check.sh shows these.
 #include "comm.h"
 #include "wrap.h"
 

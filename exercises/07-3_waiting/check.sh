@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # 2 ranks evaluate 6 batches, then 5, and 4 ranks evaluate 6. All runs must end, the last two with the result of one
-# rank. If a run fails, a spy's record shows the barriers and all-reduces of ranks 0 and 1.
+# rank. If a run with two ranks hangs, a spy's record shows their barriers and all-reduces.
 # fails with: two ranks finish five batches
 build --with check.c --wrap comm_barrier --wrap comm_all_reduce
 same=(-b 8 --seed 5)
