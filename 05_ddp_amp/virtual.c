@@ -1,4 +1,4 @@
-// virtual.c - the same bits on any number of processes.
+// virtual.c - virtual ranks: a run ends with the same bits on any number of processes.
 //
 // Float addition rounds, so a sum depends on its order, and the order on the number of ranks:
 //

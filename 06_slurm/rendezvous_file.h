@@ -5,7 +5,7 @@
 //   others   look ...................| read it | meet
 //
 // The file names its run: ranks ignore a file of an earlier run, and the next run's rank 0 replaces
-// it. Only its owner may read the file (0600). If SIGKILL ends rank 0, the file remains.
+// it. The file's mode is 0600. If SIGKILL ends rank 0 before all are there, the file remains.
 #pragma once
 #include "tcp_store.h"
 

@@ -18,8 +18,8 @@
 // addition does not matter. For losses it would. So each loss is rounded to a multiple of 2^-32,
 // and the whole and the fractional parts are added up as two integers (result_count).
 //
-// With any number of ranks an image has the same neighbours in its batch. If each rank also has
-// the same number of threads (or a GPU with --deterministic), the printed result is the same.
+// With any number of ranks an image has the same neighbours in its batch. So the same weights and
+// thread counts (or GPUs with --deterministic) give the same printed result.
 #include "eval.h"
 #include "check.h"
 

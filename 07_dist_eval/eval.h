@@ -33,11 +33,11 @@ void eval_free(Eval *eval);
 //   }
 //   all = eval_end(eval, &mine);
 //
-// Copies rank 0's BatchNorm statistics to all ranks, and gives the loader this rank's share.
+// eval_begin copies rank 0's BatchNorm statistics to all ranks, and gives the loader its share.
 void eval_begin(Eval *eval, Loader *loader);
 // Records the verdicts for the batch, from the model's logits.
 void eval_batch(Eval *eval, const Batch *batch);
-// Waits for all ranks. Returns the counts of all ranks; mine: this rank's own.
+// Waits for all ranks. Returns the sum of their counts; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
 // On rank 0: does for the last evaluation what --show-naive, --per-class and --predictions ask.
 void eval_print(Eval *eval);

@@ -10,7 +10,7 @@ typedef struct ResultConfig {
     const char *predictions;    // file, or NULL
 } ResultConfig;
 void result_options(Args *args, ResultConfig *config);
-// Claims the file of --predictions, if there is one, or fails (output_lock).
+// With --predictions: claims its file, or fails (output_lock).
 bool result_claim(const ResultConfig *config, Error *err);
 
 typedef struct Result {

@@ -17,7 +17,6 @@ void slurm_rank(const RendezvousConfig *config, World *world);
 // replaces the host, --master-port the port. With --rendezvous, rank 0 writes its address to a
 // file, and the others wait for the file.
 void slurm_place(const RendezvousConfig *config, const World *world, TcpStoreConfig *store);
-// The first host of the step.
 const char *slurm_first_host(void);
 
 // Call it if slurm_is_task is false. In the batch script or salloc's shell of a job with several
