@@ -1,6 +1,6 @@
 // Linked into the learner's program: makes it see a machine named $NODE with two devices and eight
 // cores. Records in device.RANK which device the rank opens, with how many cores, and whether it
-// would warn about its machine.
+// would warn of too few cores.
 #include "comm.h"
 #include "machine.h"
 #include "wrap.h"

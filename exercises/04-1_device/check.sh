@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # The program sees one machine, then two, with two devices and eight cores each (check.c). Which device does each rank
-# open, with how many cores, and would it warn?
+# open, with how many cores, and would it warn of too few?
 # fails with: two machines with two ranks each: each rank has its own device and half of the cores
 # fails with: rank 2 on node2: device 2, 2 cores
 build --with check.c --wrap machine_here --wrap device_count --wrap device_share --wrap device_open

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2016,SC2034,SC2154
-# First each rank has its own folder: which ranks save? Then the ranks share one folder: does the file have the test
-# loss that was printed?
+# First each rank has its own folder: which ranks save? Then the ranks share one folder: does the saved model have
+# the printed test loss?
 # fails with: only rank 0 saves
 # fails with: found     rank 1: net.st
 build

@@ -1,5 +1,5 @@
 // Linked into the learner's program. If HOLD is set, each call of loader_start creates first.began
-// and waits until second.ended exists, at most 20 s. The first call is before the first epoch.
+// and waits until second.ended exists, at most 20 s. The first call is before the first step.
 #include "data.h"
 #include "wrap.h"
 

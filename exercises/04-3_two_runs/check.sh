@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# One run waits before its first epoch until a second run has ended. Then checks --master-port, and the default port for
+# One run waits before its first step until a second run has ended. Then checks --master-port, and the default port for
 # several machines.
 # fails with: two runs at once both succeed
 # fails with: Address already in use
