@@ -1,11 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # All ranks must end with the same weights, in a new run and in a resumed one. In the resumed run only rank 0
-# may read the checkpoint, and all ranks must begin their first step with rank 0's state (check.c prints both).
+# may read the checkpoint, and all ranks must begin with rank 0's weights, statistics and momentum (see check.c).
 # fails with: all ranks end with the same weights
 export SPY=1
 build --with check.c --wrap comm_new --wrap model_forward --wrap sgd_update --wrap checkpoint_load
 
-# begins NAME WORDS: claims that ranks 1 and 2 begin with the weights, statistics and momentum of rank 0.
+# begins NAME WORDS: claims that ranks 1 and 2 of run NAME begin with the weights, statistics and momentum of rank 0.
+# The claims end with WORDS.
 begins()
 {
     local thing
