@@ -6,8 +6,8 @@ export SPY=1
 build --with check.c --wrap comm_all_reduce --wrap values_scale --wrap sgd_update
 same=(--train-samples 64)
 
-# waits NAME WORDS OPTION...: claims that the ranks of run NAME wait for all buckets, end with the right weights, and send
-# as many messages as in the finished step. The claims contain WORDS.
+# waits NAME WORDS OPTION...: claims that the ranks of run NAME wait for all buckets, end with the right weights, and
+# send as many messages as in the finished step. The claims contain WORDS.
 waits()
 {
     local name=$1 words=$2 rank
