@@ -11,8 +11,8 @@ typedef struct Link {
 } Link;
 void link_options(Args *args, double *rate);
 
-// Copies on the device's stream, which then waits for the simulated link. If to and from are the
-// same memory, nothing is copied, but the bytes cross the link as they would between GPUs.
+// Copies on the device's stream, which then waits for the simulated link. If `to` is `from`,
+// nothing is copied, but the bytes cross the link as they would between GPUs.
 void link_copy(Link *link, Device *device, void *to, const void *from, size_t bytes);
 // Prints how many bytes crossed the link in the last step, if a link is simulated.
 void link_report(const Link *link, Log *log);

@@ -192,8 +192,8 @@ int replicas_chunk(const Replicas *replicas, int batch)
     return (batch + replicas->count - 1) / replicas->count;
 }
 
-// Equal pieces, except for the last. A small batch may not reach all devices: 4 devices get 2, 2, 1
-// and 0 of 5 rows.
+// Each device gets replicas_chunk rows, the last ones perhaps fewer: of 5 rows, 4 devices get
+// 2, 2, 1 and 0.
 static void cut_batch(Replicas *all, int rows)
 {
     int size = replicas_chunk(all, rows);

@@ -23,8 +23,8 @@ void replicas_close(Replicas *replicas);
 Device *replicas_device(const Replicas *replicas);
 // The largest number of a batch's rows that one device gets (torch.chunk's rule).
 int replicas_chunk(const Replicas *replicas, int batch);
-// The first device computes with this model, the others with copies. In the model's config, batch
-// counts the rows of all devices, and pass those of one (replicas_chunk).
+// The first device computes with this model, the others with copies. In the model's config, `batch`
+// counts the rows of all devices, and `pass` those of one (replicas_chunk).
 void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops);
 
 // inputs: (rows, ...) on the first device -> logits of all rows in its model. training: as in

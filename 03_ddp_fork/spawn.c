@@ -43,7 +43,7 @@ static int count_gpus(void)
     CHECK(pipe2(ends, O_CLOEXEC) == 0, "raise ulimit -n", "pipe2: %s", strerror(errno));
     fflush(NULL);
     pid_t child = fork();
-    CHECK(child >= 0, "raise ulimit -u", "counting the GPUs failed: fork: %s", strerror(errno));
+    CHECK(child >= 0, "raise ulimit -u", "counting GPUs failed: fork: %s", strerror(errno));
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         count = device_count();
@@ -55,7 +55,7 @@ static int count_gpus(void)
     waitpid(child, &status, 0);
     if (!counted && WIFEXITED(status))
         exit(WEXITSTATUS(status));      // the child has printed why
-    CHECK(counted, "check nvidia-smi", "counting the GPUs failed: signal %d", WTERMSIG(status));
+    CHECK(counted, "does nvidia-smi work?", "counting GPUs failed: signal %d", WTERMSIG(status));
     return count;
 }
 

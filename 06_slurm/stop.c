@@ -4,8 +4,8 @@
 // sets a float, stored behind the gradients and averaged with them. Every rank then sees an average
 // that is not 0, and all stop together.
 //
-// With a GPU, the host must not wait for each step. So the float is set after every 8th step, and
-// the average is fetched after the step that follows and read after the next 8th.
+// With a GPU, the host must not wait for each step. So the float is set only after every 8th step.
+// Set after step 8, it is averaged in step 9. The average is fetched then, and read after step 16.
 #include "stop.h"
 #include "check.h"
 #include "interrupt.h"

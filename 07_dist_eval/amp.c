@@ -77,7 +77,7 @@ static Type type_named(const char *name)
     return strcmp(name, "bf16") == 0 ? TYPE_BF16 : strcmp(name, "fp16") == 0 ? TYPE_F16 : TYPE_F32;
 }
 
-// With --amp auto, a run resumes in fp16 if its file has a loss scale other than 1, unless
+// With --amp auto, a run resumes in fp16 if its checkpoint has a loss scale other than 1, unless
 // rank 0's device only emulates fp16.
 Type amp_type(const AmpConfig *config, const Dataset *data, const World *world,
               const Device *device, const char *from)

@@ -31,8 +31,8 @@ void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int
           "%d samples are not enough for %d ranks", count, size);
 }
 
-// Rounded up: every sample is used, and some may be used again. With drop_last, rounded down: the
-// last few of the epoch's order are dropped.
+// The share is rounded up: every sample is used, and some may be used again. With drop_last, the
+// share is rounded down: the last few samples of the epoch's order are dropped.
 int sampler_share(const Sampler *sampler)
 {
     if (sampler->drop_last)
