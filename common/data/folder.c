@@ -152,8 +152,8 @@ static bool train_add(Folder *folder, const char *set, const char *path, Error *
     return good;
 }
 
-// Fails unless the classes of val are those of train. Both lists are sorted, so one loop compares
-// them.
+// Adds the pictures of val. Fails unless the classes of val are those of train. Both lists are
+// sorted, so one loop compares them.
 static bool val_add(Folder *folder, const char *path, Error *err)
 {
     static const char hint[] = "val needs the same class folders as train";

@@ -97,9 +97,8 @@ static void jpeg_begin(Jpeg *jpeg)
     jpeg->job->height = (int)info->image_height;
 }
 
-// Widens `at` by a block of columns on each side; libjpeg-turbo then begins at a whole block. The
-// reason: if colours have fewer columns than brightness, they are interpolated, also from the next
-// block.
+// Widens `at` by a block of columns on each side: if colours have fewer columns than brightness,
+// they are interpolated, also from the next block. libjpeg-turbo then begins at a whole block.
 static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
 {
     JDIMENSION block = (JDIMENSION)(info->max_h_samp_factor * DCTSIZE);
