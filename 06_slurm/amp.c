@@ -1,6 +1,6 @@
 // amp.c - mixed precision.
 //
-// 16-bit numbers take half the memory and half the traffic, and some processors multiply them
+// 16-bit numbers need half the memory and memory bandwidth, and some processors multiply them
 // several times as fast. But they have too few digits for long sums and for small changes of large
 // numbers. So both 16 and 32 bits are used:
 //
@@ -214,7 +214,7 @@ void amp_ready(void *arg, size_t offset, size_t count)
 
 // ==== Short messages =============================================================================
 
-// A communication hook. Each rank divides by the number of ranks before the sum. So, apart from
+// A DdpHook: each rank divides its gradients by the number of ranks before the sum. So, apart from
 // rounding, the sum does not exceed the largest gradient, and overflows only if that gradient does.
 static void average_short(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {

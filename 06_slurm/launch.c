@@ -5,7 +5,7 @@
 //   rank 1         |   exec | meet | step | step X                 |        |   exec | resume ...
 //
 // Several machines have a launch each. The launches do not communicate. When a rank fails, the
-// ranks on the other machines notice it and end, and each launch can restart its machine's ranks.
+// ranks on the other machines must notice it and end. Then each launch can restart its ranks.
 //
 // launch starts any program. If the program sends heartbeats (alive.h), launch reports how far a
 // failed rank had come.

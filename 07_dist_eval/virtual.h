@@ -1,5 +1,5 @@
 // virtual.h - a fixed number of virtual ranks, computed by any number of processes that divides it.
-// With equal processors or GPUs, libraries and thread counts, such runs end with the same bits.
+// With equal processors or GPUs, libraries and thread counts, any such number gives the same bits.
 #pragma once
 #include "amp.h"
 #include "sampler.h"
