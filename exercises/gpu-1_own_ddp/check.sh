@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two ranks must have the finished program's losses and weights. Two and three ranks must end with equal weights. The
-# timeline (GPU_TRACE) shows their calls of NCCL, and a spy (check.c) what they free. If the broadcast loses half of its
-# values, or one weight differs in its last bits, the program must report that the weights differ.
+# Two ranks must have the finished program's losses and weights. The ranks of a run, two or three, must end with equal
+# weights. The timeline (GPU_TRACE) shows the calls of NCCL, and a spy (check.c) what a rank frees. If the broadcast
+# loses half of its values, or one weight differs in its last bits, the program must report that the weights differ.
 # fails with: the weights of two ranks are broadcast once
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build --with check.c --wrap ncclCommInitRank --wrap cudaStreamCreate --wrap cudaStreamCreateWithFlags \

@@ -42,10 +42,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 
 // Both work on the default stream. The host waits for cudaMemcpy, except for a copy on the device. It does not wait for
-// cudaMemset.
+// cudaMemset of device memory.
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemset(void *memory, int value, size_t bytes);
-// The host waits only for a copy from or to host memory that is not pinned.
+// The host does not wait for a copy between pinned memory and the GPU. For other host memory, it may wait.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream);
 // The host calls function(arg) after the stream's earlier work. The function must not call CUDA or NCCL.
