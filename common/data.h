@@ -120,8 +120,8 @@ typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);
 
-// Starts an epoch over these ids (NULL: 0 to count - 1) at batch `first`, which is above 0 if a run
-// resumes. Copies the ids. Ends the previous epoch, finished or not.
+// Starts an epoch over these ids (NULL: 0 to count - 1) at batch `first`, above 0 only if a run
+// resumes in mid-epoch. Copies the ids. Ends the previous epoch, finished or not.
 void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
 
 // The next batch, or NULL at the end of the epoch. The call waits until the batch's rows are made,
@@ -129,5 +129,5 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 // compute stream before the next call. The batch's buffers are filled again only after that work.
 const Batch *loader_next(Loader *loader);
 
-// Milliseconds for which the device has waited for batches since the last call.
+// About how many milliseconds the device has waited for batches since the last call.
 double loader_wait_ms(Loader *loader);

@@ -20,8 +20,7 @@ struct Ops {
 
 static inline Stream *compute(const Ops *ops) { return device_stream(ops->device); }
 
-// Makes ops->scratch at least count floats long. The memory may move, so call it only while an
-// operation is made.
+// Makes ops->scratch at least count floats long. The memory may move, so call it only in op_new.
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 

@@ -81,8 +81,7 @@ struct Ops {
 
 static inline Stream *compute(const Ops *ops) { return &ops->device->compute; }
 
-// Makes the lane's scratch memory at least `bytes` long. Call it only while an operation is made.
-// Old blocks stay until the device is closed, because a recorded step may hold their address.
+// Makes the lane's scratch memory at least `bytes` long. Call it only in op_new.
 void lane_need_scratch(Lane *lane, size_t bytes);
 // Later work on `beside` runs after everything that `main` has so far.
 void ops_fork(Ops *ops);

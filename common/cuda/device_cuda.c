@@ -130,8 +130,9 @@ const char *device_limit(int level) { return ""; }
 static void check_device_exists(int index)
 {
     int count = count_gpus();
-    CHECK(count >= 0, hint_driver, "there is no NVIDIA driver on this machine, or this container "
-          "was started without GPUs");
+    CHECK(count >= 0, "install a driver, or start the container with GPUs (docker run --gpus all); "
+          "to train on the CPU: ./ddp run STEP --backend cpu, or build/cpu/STEP/train",
+          "there is no NVIDIA driver on this machine, or this container was started without GPUs");
     CHECK(count > 0, hint_device, "there is no GPU that this process may use");
     CHECK(index >= 0 && index < count, hint_device,
           "there is no GPU %d: this process has %d in all, numbered from 0", index, count);
@@ -300,7 +301,7 @@ void *host_alloc(size_t bytes)
     void *memory = NULL;
     cudaError_t status = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable);
     CHECK(status != cudaErrorMemoryAllocation,
-          "free -m shows how much memory is free",
+          "a smaller batch (-b) or model needs less; free -m shows how much memory is free",
           "cudaHostAlloc: out of memory: %zu MiB of pinned host memory requested",
           (bytes >> 20) + 1);
     CUDA(status);
@@ -576,8 +577,8 @@ static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), voi
     return true;
 }
 
-// Measures one step at a time. The host does not see a recorded step's messages, so the time of the
-// first one is not measured.
+// Measures one step at a time. The host does not see a recorded step's messages, so the time to the
+// first message is not measured.
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
     Device *device = replay->device;

@@ -280,8 +280,8 @@ template <class Op> void columns_run(Stream *stream, const Matrix &m, typename O
 {
     size_t tiles = (m.columns + TILE - 1) / TILE, most = (COLUMN_BLOCKS + tiles - 1) / tiles;
     static_assert(2 * TILE * sizeof(float) <= RESULT, "a block's results");
-    CHECK(tiles <= TICKETS, "", "sums of %zu columns: the maximum is %zu columns", m.columns,
-          TICKETS * TILE);
+    CHECK(tiles <= TICKETS, "", "a layer has %zu channels or classes: the maximum is %zu",
+          m.columns, TICKETS * TILE);
     unsigned blocks = blocks_for(m.rows * TILE / LANES / 4, most);  // about 4 rows a thread or more
     dim3 grid((unsigned)tiles, blocks);
     Op::each_type(m.type, [&](auto number) {

@@ -16,7 +16,7 @@ typedef struct DataFile {
 int data_file_descriptor(const char *path, const char *hint, int64_t *size, Error *err);
 bool data_file_open(DataFile *file, const char *path, const char *hint, Error *err);
 void data_file_close(DataFile *file);
-// Reads exactly this many bytes, uncompressed if the file is gzipped.
+// Reads exactly this many bytes, decompressed if the file is gzipped.
 bool data_file_read(DataFile *file, void *to, size_t bytes, Error *err);
 // Fails if there are more bytes to read or, in a gzipped file, the checksum is wrong.
 bool data_file_end(DataFile *file, Error *err);
