@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Without an overflow the program must train like the finished step. If rank 1's fifth step overflows, all ranks must
-# skip that step: five steps end with the weights of four. No message may be added.
+# Without an overflow the program must train like the finished program. If rank 1's fifth step overflows, all ranks
+# must skip that step: five steps end with the weights of four. No message may be added.
 # fails with: rank 0 skips the step in which rank 1's gradients overflow
 build --with check.c --wrap loss_cross_entropy
 same=(--amp fp16 --train-samples 128 --seed 5 --timeout 5)
