@@ -87,10 +87,9 @@ static void simulate_slow_network(void *seconds)
     trace_end();
 }
 
-// A simulated network delays each call that has values by 1 ms and by the time that its bytes take.
-// Calls of a single rank and of --check-collectives are not delayed. An all-reduce on a ring sends
-// 2 (size - 1) / size times the bytes that it sums. With --slow-network each rank has its own link;
-// with --shared-link all ranks' bytes go over one link in turn.
+// A simulated network delays a call by 1 ms and by the time that its bytes take. An all-reduce on a
+// ring sends 2 (size - 1) / size times the bytes that it sums. With --slow-network each rank has
+// its own link; with --shared-link all ranks' bytes go over one link in turn.
 void call_end(Comm *comm, Stream *stream, const Call *call)
 {
     double own = comm->config.slow_network, shared = comm->config.shared_link;

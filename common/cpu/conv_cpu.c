@@ -1,9 +1,10 @@
 // conv_cpu.c - convolution on oneDNN.
 //
-// In f32, and if the type is emulated, the arena has the weights in the order of oneDNN's forward
-// pass. In bf16 the passes read a 16-bit copy of the weights, and the arena has the order of the
-// gradients. If backward-data needs a different order than forward, it first reorders the weights.
-// Some convolutions are matrix products, with weights in an order of their own (dense_cpu.h).
+// In f32, and if the type is emulated, the arena (model.h) has the weights in the order of oneDNN's
+// forward pass. In bf16 the passes read a 16-bit copy of the weights, and the arena has the order
+// of the gradients. If backward-data needs a different order than forward, it first reorders the
+// weights. Some convolutions are matrix products, with weights in an order of their own
+// (dense_cpu.h).
 #include "check.h"
 #include "cpu/dense_cpu.h"
 #include "cpu/ops_cpu.h"
@@ -97,7 +98,7 @@ static void plan_backward_data(Conv *c, const DnnConv *d, dnnl_primitive_desc_t 
     dnn_md_free(wanted);
 }
 
-// Without AVX-512 and with images of one channel, this pass is fast only if y is planes, too.
+// Without AVX-512 and with images of one channel, this pass is fast only if y is planes.
 static void plan_backward_weights(Conv *c, DnnConv d, dnnl_primitive_desc_t hint)
 {
     Shape planes = c->y;

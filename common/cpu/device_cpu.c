@@ -117,7 +117,8 @@ int device_level(void)
     pid_t child = fork();
     if (child == 0)
         _exit(level_in_use());
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status), "",
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status),
+          "check ulimit -u and the free memory",
           "cannot find out the processor's instructions in a child process: %s", strerror(errno));
     return WEXITSTATUS(status);
 }

@@ -1,5 +1,5 @@
-// loops_cpu.h - the loops of ops/loops.h in OpenMP. A macro makes an operation's part, or one part
-// for each type of number. A part is a function that runs the operation over a range. loops_cpu.c
+// loops_cpu.h - the loops of ops/loops.h in OpenMP. A part is a function that runs an operation
+// over a range. A macro makes an operation's part, or one part for each type of number. loops_cpu.c
 // divides the work into ranges and shares them among the threads.
 #pragma once
 #include "check.h"
@@ -167,7 +167,7 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
 //       sum[k] += value of i;
 //   float total = team_sum(sum);
 //
-// A store outside of FOR_ROW needs `if (FIRST_OF_TEAM)`.
+// A store outside of FOR_ROW needs `if (FIRST_OF_TEAM)`: on a GPU a team is a warp.
 
 enum { TEAM = LANES };
 #ifdef __clang__
@@ -233,7 +233,7 @@ enum { MOST_TOTALS = 8 };
 
 typedef void TotalsPart(const void *job, size_t first, size_t last, double *totals);
 typedef void TotalsEnd(const void *job, const double *totals);
-// A range is some of m's rows. RUN_TOTALS gives m a row for each i.
+// Runs the part on ranges of m's rows. RUN_TOTALS gives m a row for each i.
 void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, const void *job,
                 size_t bytes);
 

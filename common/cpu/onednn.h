@@ -49,7 +49,7 @@ int dnn_best_block(dnnl_engine_t engine);
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c,
                                        const_dnnl_primitive_attr_t attr);
 // With this attribute, the caller passes the primitive's scratch memory, so that several threads
-// can run such primitives at once. Free it with dnnl_primitive_attr_destroy.
+// can run such primitives at once. Free the attribute with dnnl_primitive_attr_destroy.
 dnnl_primitive_attr_t dnn_own_scratch(void);
 // Takes ownership of the description. arguments: up to 4 DNNL_ARG_*. mds: one for each.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,

@@ -29,8 +29,8 @@ int ops_input_block(const Ops *ops, int channels) { return 1; }
 static bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted) == wanted; }
 
 // bf16 products are fast with AMX, but oneDNN's convolutions use AMX only if all channels of a
-// pixel are side by side. Ours are in blocks, so they use AVX-512. On processors with AMX, AVX-512
-// is slower in bf16 than in f32.
+// pixel are side by side. Our channels are in blocks, so our convolutions use AVX-512. On
+// processors with AMX, AVX-512 is slower in bf16 than in f32.
 Type ops_best_type(const Device *device, bool convolves)
 {
     bool slow = convolves && has(dnnl_cpu_isa_avx512_core_amx);

@@ -55,7 +55,7 @@ struct Backend {
 // began with jobs of different communicators would deadlock.
 static Stream *shared_last;
 
-// Returns NULL, or the exception's text, valid until this thread's next call.
+// Returns NULL, or the exception's text, valid until this thread calls error_of again.
 template <typename Work>
 static const char *error_of(Work work)
 {

@@ -42,8 +42,9 @@ static void check_result(const Comm *comm, const Call *doing, ncclResult_t resul
     const char *more = ncclGetLastError(comm->backend->nccl);
     if (result == ncclRemoteError)
         call_lost(comm, doing, more);
-    fail_at(__FILE__, line, EXIT_FAILED, "", "%.*s (%s): %s: %s", (int)strcspn(call, "("), call,
-            comm->name, ncclGetErrorString(result), more ? more : "");
+    fail_at(__FILE__, line, EXIT_FAILED, "NCCL_DEBUG=INFO makes NCCL print more",
+            "%.*s (%s): %s: %s", (int)strcspn(call, "("), call, comm->name,
+            ncclGetErrorString(result), more ? more : "");
 }
 
 #define NCCL(comm, doing, call) check_result(comm, doing, call, #call, __LINE__)
