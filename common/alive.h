@@ -1,10 +1,10 @@
 // alive.h - heartbeats: a page of memory on which this process shows that it makes progress.
 //
-// The page is shared with the supervisor that started this process, or is private; rank 0 gets
-// copies. A process that reads heartbeats is called a watcher. The training thread beats as it
-// works, for example at each batch. Before it waits for another rank, for the device or for
-// something outside the program, it marks itself as waiting. The table at the top of watch.c has
-// the time limits.
+// The page is shared with the supervisor that started this process, or is private. Among several
+// ranks, rank 0 gets copies of all pages. A process that reads heartbeats is called a watcher. The
+// training thread beats as it works, for example at each batch. Before it waits for another rank,
+// for the device or for something outside the program, it marks itself as waiting. The table at the
+// top of watch.c has the time limits.
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -69,12 +69,12 @@ expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.
 for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; do
     for step in 01_single_gpu 02_data_parallel 03_ddp_fork; do
         train=$BUILD/$step/train \
-            wrong "a launcher has started 2 processes ($variable), but this one would" "$variable=2"
+            wrong "a launcher has started 2 processes ($variable), but this program expects 1" "$variable=2"
         check "$step: the hint names the step" grep -q "hint: launchers work from step 04 on" "$TMP/output"
     done
 done
 for variable in PMI_SIZE SLURM_STEP_NUM_TASKS "PMIX_RANK=1 OMPI_COMM_WORLD_SIZE"; do
-    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 wrong "but this one would train with a world size of 1" "$variable=2"
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 wrong "but this program expects 1" "$variable=2"
 done
 expect 0 "$one alone ==" with "SLURM_STEP_NUM_TASKS=1 PMI_SIZE=1"
 

@@ -21,7 +21,7 @@ void launcher_check(int ranks)
         FAIL_USAGE("launchers work from step 04 on, srun from step 06 on, and mpirun only if it "
                    "belongs to the MPI that the program was built with; to train without a "
                    "launcher, unset the variable", "a launcher has started %d processes (%s), but "
-                   "this one would train with a world size of %d", started, variable, ranks);
+                   "this program expects %d", started, variable, ranks);
 }
 
 unsigned long launcher_namespace(void)

@@ -93,8 +93,7 @@ static bool name_of(const char *path, char name[PATH_MAX])
     return true;
 }
 
-// True if `other` is `name`; if `name` contains "%r", only if `other` has a rank's number in place
-// of "%r".
+// True if `other` is `name`, where "%r" in `name` stands for a rank's number.
 static bool stands_for(const char *name, const char *other)
 {
     const char *rank = strstr(name, "%r");
@@ -257,6 +256,6 @@ bool replace_commit(FILE *file, const char *path, Error *err)
     fclose(file);
     if (ok && !sync_directory(path))
         ok = failed(path, "cannot sync its directory",
-                    "the new file is complete, but a power failure could bring back the old", err);
+                    "the new file is complete; a power failure could bring back the old one", err);
     return ok;
 }
