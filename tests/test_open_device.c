@@ -35,7 +35,6 @@ static Device *made_up_open(int index, int threads)
 #define comm_shares_devices may_share
 #include "../common/comm/comm.c"
 
-// Returns 10 + the index of the GPU.
 static int take_device(void *arg, const World *world)
 {
     test_redirect(arg);

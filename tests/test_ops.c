@@ -598,7 +598,7 @@ static void relu(void)
     check_ends();
 }
 
-// 16-bit images are the f32 images, rounded; unused rows are zeros.
+// The 16-bit images must be the f32 images, rounded.
 static void images(void)
 {
     enum { COUNT = 3, BYTES = 3 * 8 * 7, ROWS = 4 };

@@ -15,7 +15,7 @@ static bool replace(const char *path, const char *text, Error *err)
     return replace_commit(out, path, err);
 }
 
-// A child locks the file, despite what a killed child left, and begins to replace it. kill_child ends the child.
+// Starts a child that locks the file and begins to replace it. kill_child ends the child.
 static pid_t lock_in_child(const char *path)
 {
     Error err = { "", "" };

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tools/check_series.sh checks the rules that keep diffs between steps short: on the steps, and on a small series with
-# mistakes. Then: the READMEs' diffs, ./ddp diff, and tools/propagate.
+# Runs tools/check_series.sh on the steps, and on a small series with mistakes. Also tests the READMEs' diffs,
+# ./ddp diff and tools/propagate.
 # shellcheck disable=SC2016,SC2317  # a $ in single quotes is for sed; functions are called by expect
 . "$SRC/tests/test.sh"
 type -P git >/dev/null || { echo "skipped: no git"; exit 77; }

@@ -39,7 +39,7 @@ nothing_left()
 }
 
 hash_of() { sed -n 's/^weight hash: //p' "$TMP/output" | tail -n 1; }
-# each_says N SOURCE NODE...: N ranks printed their [init] lines in order, from these nodes.
+# each_says N SOURCE NODE...: N ranks printed [init] lines in order, which name SOURCE and these nodes.
 each_says()
 {
     local rank=0 name
@@ -89,7 +89,7 @@ same_bits()
     check "mpirun in a job: no warning" not grep -q "left over" "$TMP/output"
 }
 
-# Which build job.sbatch takes, and what its ranks see. In $TMP/tree are programs that print it.
+# Which build job.sbatch takes, and what its ranks see. In $TMP/tree are programs that print both.
 layouts()
 {
     local job backend

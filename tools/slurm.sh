@@ -153,7 +153,7 @@ write_files()
 # These functions, except pass_on, run in the keeper or in process 1 of a node. $mode is "hosts" (with namespaces)
 # or "loopback".
 
-# pass_on VARIABLE...: exports these variables for the FUNCTION of `"$self" inside FUNCTION`, a new process.
+# pass_on VARIABLE...: exports these variables for a new process, `"$self" inside FUNCTION`.
 pass_on()
 {
     DDP_SLURM_SETTINGS=$(declare -p "$@")
@@ -278,7 +278,7 @@ keep()
 
 # --- starting and ending the cluster --------------------------------------------------------------------------------
 
-# Root may create namespaces. For other users, unshare first creates a user namespace. They keep their identity there.
+# Root needs no user namespace. For other users, unshare first creates one. They keep their identity there.
 spaces=(--mount --net --uts --ipc --pid)
 [ $EUID = 0 ] || spaces=(--user "${spaces[@]}")
 unshare_all()
@@ -454,8 +454,8 @@ runs() { [ -e "$dir/slurm.lock" ] && ! flock -s -n "$dir/slurm.lock" true; }
 # True inside a cluster with namespaces, for example in a shell that `run bash` has started.
 within() { [ -n "${DDP_SLURM:-}" ] && [ -e "$DDP_SLURM/hosts" ]; }
 
-# Ends the script if no cluster is ready, if another user owns the cluster, or if this shell is inside it. Sets $mode,
-# $base, $nodes, and $pids: each host's process 1. Without namespaces, $pids has only the keeper, as head.
+# Ends the script if no cluster is ready, if this user may not use the cluster, or if this shell is inside it. Sets
+# $mode, $base, $nodes, and $pids: each host's process 1. Without namespaces, $pids has only the keeper, as head.
 find_cluster()
 {
     ! within || die "slurm: this shell already runs inside the cluster"
@@ -465,7 +465,7 @@ find_cluster()
     kill -0 "${pids[head]}" 2>/dev/null || die "slurm: the cluster in $dir belongs to another user" "run this with sudo"
 }
 
-# enter HOST COMMAND...: execs the command on that host. The command ends when this process is killed.
+# enter HOST COMMAND...: execs COMMAND on HOST. With namespaces, COMMAND gets SIGTERM when this process is killed.
 enter()
 {
     local host=$1 user=() environment

@@ -41,8 +41,8 @@ compare_steps()
     done
 }
 
-# unified_diff A B [DIFF OPTIONS]: the changes of a C file, with the same bytes on every machine. -d makes the diff as
-# short as possible. After each @@ is the function or section above it.
+# unified_diff A B [DIFF OPTIONS]: how file B differs from file A, in the same bytes on every machine. -d makes the diff
+# as short as possible. In C, the function or section above a hunk is after its @@.
 unified_diff()
 {
     { diff -d -U3 -F '^\([A-Za-z_].*[^;]$\|// [=-]\{4\}\)' --label "$1" --label "$2" "$@" || [ $? = 1 ]; } |
