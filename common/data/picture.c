@@ -112,7 +112,7 @@ static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
     at->width = (int)width;
 }
 
-// Takes the values of every file for 255 - ink, as Pillow does.
+// Like Pillow, reads the values of every CMYK JPEG as 255 - ink.
 static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int width)
 {
     for (int x = 0; x < width; x++, cmyk += 4, rgb += 3) {
