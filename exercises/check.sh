@@ -388,7 +388,7 @@ images()
     values "$1" step loss epoch="$2" | awk '
         NR == FNR { image[$1] = $2; next } { print $1 in image ? image[$1] : "?" }' "$made/losses" -
 }
-# in_a_row FILE [MOST]: the file's first MOST (12) lines in one row, such as "5 2 7 0". "..." stands for further lines.
+# in_a_row FILE [MOST]: the file's first MOST (12) lines in one row, such as "5 2 7 0". Appends "..." if there are more.
 in_a_row()
 {
     awk -v most="${2:-12}" 'NR <= most { printf "%s%s", sep, $0; sep = " " } END { print NR > most ? " ..." : "" }' "$1"

@@ -169,7 +169,7 @@ shape()
         s/ +/ /g; s/\[ #/[#/g; s/^ | $//g'
 }
 
-# The lines that a document shows, without "...", which stands for lines left out.
+# The lines of output that a document shows, without the lines "...".
 always() { grep -vE '^ *\.\.\.$'; }
 
 # The lines that the document shows and the output lacks. A document may break a line.

@@ -8,7 +8,7 @@ tree=${BUILD%/*}
 
 found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt"; }
 
-# The second clone is a copy without Git's files. So its build is told the revision of the first build.
+# The second clone is a copy without Git's files. So a line in its revision.cmake sets the first build's revision.
 mkdir -p another/clone
 cp -r "$SRC"/{common,cmake,CMakeLists.txt,[0-9][0-9]_*,tools,exercises} another/clone
 revision=$(grep -aoE '^revision [^,]+' "$BUILD/$step/train")

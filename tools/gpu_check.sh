@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154  # colors and say: shell.sh; from the root of the tree
 # gpu_check.sh - ./ddp does not train on GPUs on which gpu_check.c fails. The verdicts are in build/gpu_check/KEY/GPU.
-# KEY stands for driver, GPUs, libraries and build, because several machines may share build/. A run checks
+# KEY is a hash of driver, GPUs, libraries and build, because several machines may share build/. A run checks
 # only its own GPUs: an unused GPU may have no free memory.
 
 gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds for a GPU

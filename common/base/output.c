@@ -93,7 +93,7 @@ static bool name_of(const char *path, char name[PATH_MAX])
     return true;
 }
 
-// True if `other` is `name`, where "%r" in `name` stands for a rank's number.
+// Is `other` the same as `name`, if "%r" in `name` is replaced with some rank's number?
 static bool stands_for(const char *name, const char *other)
 {
     const char *rank = strstr(name, "%r");

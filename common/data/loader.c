@@ -115,8 +115,8 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
         WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
-    // The run also ends if all pictures of this loader's epoch are bad. An epoch with only part of
-    // the set and at most BAD_NAMED pictures goes on: all of them may be bad by chance.
+    // The run ends if all pictures of this loader's epoch are bad. But if they are only part of the
+    // set, and at most BAD_NAMED, it continues: all of so few may be bad by chance.
     bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
     if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check the files that the warnings name",

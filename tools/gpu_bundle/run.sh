@@ -69,8 +69,8 @@ lacking()
     sort -u <<<"$names"
 }
 
-# Sets three variables. path: LD_LIBRARY_PATH for our programs. missing: the names from lacking that no spare library
-# mends. found: the paths of libcuda.so.1 and of NVIDIA's libraries in the folders of list_folders.
+# Sets three variables. path: LD_LIBRARY_PATH for our programs. missing: the names from lacking for which there is no
+# spare library. found: the paths of libcuda.so.1 and of NVIDIA's libraries in the folders of list_folders.
 set_path()
 {
     local name folder spare=yes
