@@ -52,7 +52,7 @@ static void train_options(Args *args, Config *c)
 {
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size (of each rank)", 1, 65536 },
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of one process", 1, 65536 },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: "
           "OMP_NUM_THREADS, or its share of the cores)", .min = 0, .max = 1024, .local = true },
@@ -158,7 +158,8 @@ static void train_step(void *arg)
 static double learning_rate(const Job *job, int64_t step)
 {
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
-    return optim_lr(&job->config->optim, first + step, steps, job->epochs);
+    int64_t taken = job->state.global_step - job->state.step + step;
+    return optim_lr(&job->config->optim, taken, first + step, steps, job->epochs);
 }
 
 static void set_scalars(Job *job)
@@ -365,6 +366,8 @@ static void train(Job *job)
 {
     job->epochs = job->config->dry_run ? job->state.epoch + 1 : job->config->epochs;
     log_say(job->log, "            =======  Training  ======= ");
+    if (job->state.step == steps_per_epoch(job))
+        finish_epoch(job);          // the run that saved this state died in the evaluation
     if (job->state.epoch >= job->epochs)
         log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
     while (job->state.epoch < job->epochs && !should_stop(job) && train_epoch(job)) {
@@ -415,9 +418,9 @@ static void load_state(Job *job)
     if (!job->from || job->config->checkpoint.evaluate)
         return;
     if (!checkpoint_load(job->from, job->model, job->optim, &saved, &error) ||
-        !checkpoint_continues(job->from, &saved, &job->state, steps_per_epoch(job), &error))
+        !checkpoint_continue(job->from, job->save, &saved, &job->state, steps_per_epoch(job),
+                             &error))
         FAIL_ERROR(&error);
-    checkpoint_adapt(job->from, &saved, &job->state, steps_per_epoch(job));
     job->state = saved;
     copy_to_device(device_stream(job->device), job->train_stats, &saved.running, sizeof(Stats));
     log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", job->from,

@@ -58,7 +58,7 @@ static void train_options(Args *args, Config *c)
 {
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size (of each rank)", 1, 65536 },
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of one process", 1, 65536 },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: "
           "OMP_NUM_THREADS, or its share of the cores)", .min = 0, .max = 1024, .local = true },
@@ -173,7 +173,8 @@ static void train_step(void *arg)
 static double learning_rate(const Job *job, int64_t step)
 {
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
-    return optim_lr(&job->config->optim, first + step, steps, job->epochs);
+    int64_t taken = job->state.global_step - job->state.step + step;
+    return optim_lr(&job->config->optim, taken, first + step, steps, job->epochs);
 }
 
 static void set_scalars(Job *job)
@@ -252,10 +253,13 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saved: %s", path);
 }
 
-// Saves within an epoch: the saved state includes the epoch's sums so far.
+// Saves within an epoch: the saved state includes the epoch's sums so far. Compares first, so that
+// no file holds weights that differ between ranks.
 static void save_midway(Job *job)
 {
     job->state.running = read_finite(job, job->train_stats);
+    if (job->config->checkpoint.save)
+        ddp_compare(job->ddp, model_hash(job->model));
     save(job, "");
 }
 
@@ -390,6 +394,8 @@ static void train(Job *job)
 {
     job->epochs = job->config->dry_run ? job->state.epoch + 1 : job->config->epochs;
     log_say(job->log, "            =======  Training  ======= ");
+    if (job->state.step == steps_per_epoch(job))
+        finish_epoch(job);          // the run that saved this state died in the evaluation
     if (job->state.epoch >= job->epochs)
         log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
     while (job->state.epoch < job->epochs && !should_stop(job) && train_epoch(job)) {
@@ -440,9 +446,9 @@ static void load_state(Job *job)
     if (!job->from || job->config->checkpoint.evaluate)
         return;
     if (!checkpoint_load(job->from, job->model, job->optim, &saved, &error) ||
-        !checkpoint_continues(job->from, &saved, &job->state, steps_per_epoch(job), &error))
+        !checkpoint_continue(job->from, job->save, &saved, &job->state, steps_per_epoch(job),
+                             &error))
         FAIL_ERROR(&error);
-    checkpoint_adapt(job->from, &saved, &job->state, steps_per_epoch(job));
     job->state = saved;
     copy_to_device(device_stream(job->device), job->train_stats, &saved.running, sizeof(Stats));
     log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", job->from,

@@ -26,13 +26,16 @@ void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 Comm *ddp_comm(Ddp *ddp);
 
 // Copies rank 0's parameters, buffers, optimizer arenas, and `bytes` of host memory at `state` to
-// all ranks. Rank 0 fails if the weights differ afterwards.
+// all ranks, and then compares the weights.
 void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes);
 
-// model_backward's callback: these gradients are final. arg: the Ddp.
+// model_backward's callback: these gradients are final. arg: the Ddp. Fails unless the range begins
+// where the last one ended.
 void ddp_ready(void *arg, size_t offset, size_t count);
-// Later work on the compute stream sees gradients that are averaged over all ranks.
+// Later work on the compute stream sees gradients that are averaged over all ranks. Fails if
+// backward has left out a gradient.
 void ddp_wait(Ddp *ddp);
 
-// Compares the ranks' weight hashes, and returns this rank's. If they differ, rank 0 fails.
+// Compares the ranks' weight hashes, and returns this rank's. If they differ, all ranks end with
+// EXIT_RANKS_DIFFER.
 uint64_t ddp_compare(Ddp *ddp, uint64_t hash);

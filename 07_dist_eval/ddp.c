@@ -80,16 +80,22 @@ static void send_bucket(Ddp *ddp)
 void ddp_ready(void *arg, size_t offset, size_t count)
 {
     Ddp *ddp = arg;
-    if (ddp->config.bucket_mb == 0)
-        return;
+    CHECK(offset == ddp->end, "each range must begin where the last one ended",
+          "backward announced gradient %zu, but %zu is next", offset, ddp->end);
     bool last = offset + count == ddp->model->grad_count;
     ddp->end = last ? ddp->count : offset + count;
+    if (ddp->config.bucket_mb == 0)
+        return;
     if (last || (ddp->end - ddp->begin) * sizeof(float) >= ddp->limit)
         send_bucket(ddp);
 }
 
 void ddp_wait(Ddp *ddp)
 {
+    CHECK(ddp->end == ddp->count, "backward must announce every gradient once (ddp_ready)",
+          "backward announced %zu of %zu gradients; the others would not be averaged", ddp->end,
+          ddp->model->grad_count);
+    ddp->begin = ddp->end = 0;
     if (ddp->config.bucket_mb == 0) {
         average_naive(ddp);
         return;
@@ -98,7 +104,6 @@ void ddp_wait(Ddp *ddp)
     event_record(ddp->averaged, ddp->stream);
     stream_wait(device_stream(ddp->model->device), ddp->averaged);
     trace_end();
-    ddp->begin = ddp->end = 0;
     ddp->limit = ddp->first;
 }
 

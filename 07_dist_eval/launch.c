@@ -176,10 +176,13 @@ static bool wait_to_restart(Launch *l, int start, int *status)
     double pause = start < 6 ? 0.5 * (1 << start) : 30;
     if (*status == 0 || start == l->restarts || supervise_pause(l->supervisor, 0))
         return false;
-    if (*status == EXIT_USAGE || *status == EXIT_DIVERGED) {
+    if (*status == EXIT_RANKS_DIFFER)
+        WARN("", "no restart: the ranks' weights differ (status %d), and rank 0's weights, sent to "
+             "all ranks, would hide why", *status);
+    else if (*status == EXIT_USAGE || *status == EXIT_DIVERGED)
         WARN("", "no restart: a rank would fail again with status %d", *status);
+    if (*status == EXIT_RANKS_DIFFER || *status == EXIT_USAGE || *status == EXIT_DIVERGED)
         return false;
-    }
     WARN("", "restart %d of %d in %.3g s", start + 1, l->restarts, pause);
     int signal = supervise_pause(l->supervisor, pause);
     *status = signal ? 128 + signal : 0;

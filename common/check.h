@@ -8,7 +8,15 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIVERGED = 3, EXIT_REPORTED = 4 };
+// EXIT_RANKS_DIFFER is above 128 + any signal, so that a launcher that reports the highest of its
+// processes' statuses reports this one.
+enum {
+    EXIT_FAILED = 1,
+    EXIT_USAGE = 2,
+    EXIT_DIVERGED = 3,
+    EXIT_REPORTED = 4,
+    EXIT_RANKS_DIFFER = 200,
+};
 
 // An error that a function returns, so that its caller decides what to do. hint may be empty.
 typedef struct Error {
@@ -54,6 +62,8 @@ void check_on_exit(void (*clean_up)(void));
 // Cleans up and ends the process, whatever its other threads are doing: exit() would run the
 // destructors of libraries that they still use. Async-signal-safe.
 void leave_at_once(int status) __attribute__((noreturn));
+// From now on, this process ends with `status`, whatever ends it first (except KILL).
+void leave_only_with(int status);
 
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);

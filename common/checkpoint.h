@@ -37,7 +37,6 @@ typedef struct TrainState {
     double loss_scale;          // the latest adaptive one; 1: there was none
     int64_t clean_steps;        // since the loss scale changed
     int64_t skipped_steps;      // for an overflow, since the run began
-    int64_t ranks;              // 0: a program without ranks, or an old file
     int64_t virtual_ranks;      // number of virtual ranks, or 0
     Stats running;              // of the current epoch
 } TrainState;
@@ -55,18 +54,13 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
 
 // Does the file hold a loss scale other than 1? False if it cannot be read.
 bool checkpoint_is_scaled(const char *path);
-// Can a run that would begin as `run` continue from `saved`, the state in the file at path? The
-// seed must be the same; in mid-epoch also `order`, if it is known, and the epoch must be long
-// enough.
-bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
-                          int64_t steps_per_epoch, Error *err);
-// Makes `saved` the state with which `run` continues. With a different global batch, the epoch
-// continues at the last step that leaves out no sample; samples that are then read twice count
-// twice in `running`. Warns about a different global batch in mid-epoch, and about a changed number
-// of virtual ranks or, from step 04 on, of ranks.
-void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
-                      int64_t steps_per_epoch);
+// Can a run that would begin as `run`, and save to `save` (or NULL), continue from `saved`, the
+// state in the file at path? The seed must be the same; within an epoch also `order`, if it is
+// known, and the epoch must be long enough. Then makes `saved` the state with which it continues:
+// with another global batch, an epoch that had begun begins again, with a warning.
+bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
+                         const TrainState *run, int64_t steps_per_epoch, Error *err);
 
 // Claims the files of --save for this run (output_lock). Warns if this run, which resumes from
-// `from` (or NULL), will replace a different checkpoint.
+// `from` (or NULL), will replace other checkpoints.
 bool checkpoint_claim(const char *save, const char *from, Error *err);

@@ -69,7 +69,7 @@ void comm_barrier(Comm *comm);
 // In place, in host memory: all ranks get rank 0's bytes.
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
 // Compares the ranks' hashes of their weights, and returns this rank's. If they differ, rank 0
-// fails and names ranks whose weights differ from its own.
+// names the ranks whose weights differ from its own, and all end with EXIT_RANKS_DIFFER.
 uint64_t comm_compare(Comm *comm, uint64_t hash);
 // From now on BatchNorm's statistics in training are over the batches of all ranks. Use this
 // communicator for nothing else: the statistics must not queue after gradients.

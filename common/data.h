@@ -8,7 +8,6 @@ typedef struct DataConfig {
     const char *data;       // auto, cifar10, ..., synthetic, a directory, words, or text:FILE
     int block;              // text: bytes in a window
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
-    const char *bad_images; // if a picture cannot be decoded: stop, skip
     int train_count, test_count; // use only N samples (synthetic: make N); 0: all
     int workers;
     bool augment;

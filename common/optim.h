@@ -14,8 +14,8 @@ typedef struct OptimConfig {
     double gamma;           // step, multistep: factor of each decay
     double min_lr;          // cosine: the rate at its end, if less than lr
     int cosine_steps;       // cosine: steps until its end; 0: all of the run's
-    double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch,
-    int warmup_steps;       // plus this many steps
+    double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch
+    int warmup_steps;       // steps, in place of epochs; 0: none
     const char *lr_scale;   // linear: multiply lr by the number of ranks
 } OptimConfig;
 OptimConfig optim_defaults(void);
@@ -25,11 +25,12 @@ void optim_scale_options(Args *args, OptimConfig *config);
 // After args_parse: with --lr-scale linear, sets 5 epochs of warm-up if the user set no warm-up.
 void optim_default_warmup(const Args *args, OptimConfig *config);
 
-// The learning rate of a step. Steps are counted from 0 over all epochs. The rate depends only on
-// the arguments, so a checkpoint need not store it.
-double optim_lr(const OptimConfig *config, int64_t global_step, int64_t steps_per_epoch,
+// The learning rate of a step, which is counted from 0 over all epochs. taken: the steps that the
+// run has taken before it; a different number if an epoch was begun with another global batch. The
+// rate depends only on the arguments, so a checkpoint need not store it.
+double optim_lr(const OptimConfig *config, int64_t taken, int64_t step, int64_t steps_per_epoch,
                 int64_t epochs);
-double optim_lr_of_ranks(const OptimConfig *config, int ranks, int64_t global_step,
+double optim_lr_of_ranks(const OptimConfig *config, int ranks, int64_t taken, int64_t step,
                          int64_t steps_per_epoch, int64_t epochs);
 
 // One state value for every parameter, with the layout of the model's parameters.

@@ -44,7 +44,7 @@ static Run new_run(const char *arch, int channels, int classes, int seed)
     r.state = (TrainState){
         .seed = seed, .epoch = 3, .step = 17, .global_step = 605, .batch_size = 256,
         .best_top1 = 61.25 + seed, .loss_scale = 32768, .clean_steps = 1723,
-        .skipped_steps = 1 + seed, .ranks = 4, .order = 7,
+        .skipped_steps = 1 + seed, .order = 7,
         .running = { .loss_sum = 1234.5678, .count = 4352, .correct1 = 1700, .correct5 = 3900 } };
     return r;
 }
@@ -195,8 +195,8 @@ TEST(contents)
                    && memcmp(t->shape, wanted[i].shape, sizeof wanted[i].shape) == 0,
                "%s", wanted[i].name);
     }
-    // 10 parameters and their momentum, 4 running statistics, 2 counters, 16 numbers
-    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 16);
+    // 10 parameters and their momentum, 4 running statistics, 2 counters, 15 numbers
+    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 15);
     st_close(&file);
     free_run(&r);
 }
@@ -348,12 +348,10 @@ TEST(only_weights)
     EXPECT(load_weights(&r, edit_end(&e), &err), "%s", err.text);
     EXPECT_EQ_INT(r.model->batches_seen, 0);
 
-    edit_begin(&e, "convnet", 1, 10); // as from an earlier version, without these two numbers
+    edit_begin(&e, "convnet", 1, 10); // as from an earlier version, without this number
     edit_remove(&e, "ddp.order");
-    edit_remove(&e, "ddp.ranks");
     EXPECT(load(&r, edit_end(&e), &err), "%s", err.text);
-    EXPECT(r.state.running.count == 4352 && r.state.order == 0 && r.state.ranks == 0,
-           "numbers that the file lacks");
+    EXPECT(r.state.running.count == 4352 && r.state.order == 0, "a number that the file lacks");
     free_run(&r);
 }
 
@@ -402,67 +400,87 @@ TEST(a_diverged_run_is_not_saved)
 
 // --- resuming ------------------------------------------------------------------------------------
 
-// Saved after `step` steps of epoch 4 with a global batch of 256. 0 ranks: one process. `batch`, `steps`: the
-// resumed run's global batch, and its steps per epoch.
+// Saved after `step` steps of epoch 4 with a global batch of 256. `batch`, `steps`: the resumed run's global batch, and
+// its steps per epoch.
 static const struct {
-    int saved_ranks, step, ranks, batch, steps, seed;
+    int step, batch, steps, seed;
     int next;                   // the step of epoch 4 at which it resumes; -1: refused
     const char *says;           // the error or warning; NULL: none
     int saved_order, order;     // 0: the file does not give it
 } continued[] = {
-    { 0, 6, 0, 256, 10, 7, 6, NULL },
-    { 4, 6, 4, 256, 10, 7, 6, NULL },
-    { 4, 0, 4, 128, 20, 7, 0, NULL },
-    { 4, 6, 0, 256, 10, 7, 6, NULL },
-    { 0, 6, 2, 256, 10, 7, 6, NULL },
-    { 4, 6, 4, 256, 6, 7, 6, NULL },        // the epoch is trained, but not evaluated
-    { 4, 6, 4, 256, 5, 7, -1, "after step 6 of an epoch that now has only 5" },
-    { 4, 6, 2, 256, 5, 7, -1, "after step 6 of an epoch that now has only 5" },
-    { 4, 0, 4, 256, 10, 8, -1, "--seed 7, not 8" },
-    { 4, 6, 4, 256, 10, 8, -1, "--seed 7, not 8" },
-    { 0, 6, 0, 128, 20, 7, 12, "net: ranks 1 -> 1, global batch 256 -> 128; 0 samples of epoch 4 are read twice" },
-    { 4, 6, 2, 128, 20, 7, 12, "net: ranks 4 -> 2, global batch 256 -> 128; 0 samples of epoch 4 are read twice" },
-    { 4, 6, 2, 128, 11, 7, 11, "global batch 256 -> 128\n" },   // all is trained: the last step was short
-    { 4, 6, 2, 128, 10, 7, -1, "after step 12 of an epoch that now has only 10" },
-    { 0, 5, 2, 512, 5, 7, 2, "net: ranks 1 -> 2, global batch 256 -> 512; 256 samples of epoch 4 are read twice" },
-    { 4, 6, 3, 192, 14, 7, 8, "ranks 4 -> 3, global batch 256 -> 192; 0 samples" },
-    { 4, 7, 3, 192, 14, 7, 9, "ranks 4 -> 3, global batch 256 -> 192; 64 samples" },
-    { 4, 2, 4, 1024, 3, 7, 0, "ranks 4 -> 4, global batch 256 -> 1024; 512 samples" },
-    { 4, 6, 2, 256, 10, 7, 6, "ranks 4 -> 2, global batch 256 -> 256\n" },
-    { 4, 0, 2, 128, 20, 7, 0, "global batch 256 -> 128\nhint: adapt the learning rate" },
-    { 0, 6, 0, 256, 10, 7, 6, NULL, .saved_order = 1, .order = 1 },
-    { 0, 6, 0, 256, 10, 7, 6, NULL, .saved_order = 0, .order = 1 },
-    { 0, 0, 0, 256, 10, 7, 0, NULL, .saved_order = 1, .order = 2 },
-    { 0, 6, 0, 256, 10, 7, -1, "an epoch with different samples", .saved_order = 1, .order = 2 },
-    { 4, 6, 2, 128, 20, 7, -1, "an epoch with different samples", .saved_order = 1, .order = 2 },
+    { 6, 256, 10, 7, 6, NULL },
+    { 6, 256, 6, 7, 6, NULL },              // the epoch is trained, but not evaluated
+    { 6, 256, 5, 7, -1, "after step 6 of an epoch that now has only 5" },
+    { 0, 256, 10, 8, -1, "--seed 7, not 8" },
+    { 6, 256, 10, 8, -1, "--seed 7, not 8" },
+    { 6, 128, 20, 7, 0, "net: global batch 256 -> 128: epoch 4 begins again\nhint: adapt the learning rate" },
+    { 6, 1024, 3, 7, 0, "net: global batch 256 -> 1024: epoch 4 begins again\n" },
+    { 0, 128, 20, 7, 0, "net: global batch 256 -> 128\n" },
+    { 6, 256, 10, 7, 6, NULL, .saved_order = 1, .order = 1 },
+    { 6, 256, 10, 7, 6, NULL, .saved_order = 0, .order = 1 },
+    { 0, 256, 10, 7, 0, NULL, .saved_order = 1, .order = 2 },
+    { 6, 256, 10, 7, -1, "an epoch with different samples", .saved_order = 1, .order = 2 },
+    { 6, 128, 20, 7, 0, "epoch 4 begins again", .saved_order = 1, .order = 2 },
 };
+
+// checkpoint_continue; what it prints goes to `said`.
+static bool continues(const char *path, const char *save, TrainState *saved, const TrainState *run, int steps,
+                      char said[1024], Error *err)
+{
+    const char *out = test_path("said");
+    int kept = dup(STDERR_FILENO), fd = open(out, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    dup2(fd, STDERR_FILENO);
+    bool ok = checkpoint_continue(path, save, saved, run, steps, err);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    memset(said, 0, 1024);
+    if (pread(fd, said, 1023, 0) < 0)
+        FAIL("", "%s", out);
+    close(fd);
+    return ok;
+}
 
 static void continue_run(int i)
 {
     TrainState saved = { .seed = 7, .epoch = 3, .step = continued[i].step, .batch_size = 256,
-                         .ranks = continued[i].saved_ranks, .order = continued[i].saved_order,
-                         .best_top1 = 60, .running.count = 99 };
-    TrainState run = { .seed = continued[i].seed, .batch_size = continued[i].batch,
-                       .ranks = continued[i].ranks, .order = continued[i].order };
+                         .order = continued[i].saved_order, .best_top1 = 60, .running.count = 99 };
+    TrainState run = { .seed = continued[i].seed, .batch_size = continued[i].batch, .order = continued[i].order };
     Error err = { "", "" };
-    char said[1024] = "";
-    const char *path = test_path("said");
-    int kept = dup(STDERR_FILENO), fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-    dup2(fd, STDERR_FILENO);
-    bool ok = checkpoint_continues("net", &saved, &run, continued[i].steps, &err);
-    if (ok)
-        checkpoint_adapt("net", &saved, &run, continued[i].steps);
-    dup2(kept, STDERR_FILENO);
-    close(kept);
-    if (pread(fd, said, sizeof said - 1, 0) < 0)
-        FAIL("", "%s", path);
-    close(fd);
+    char said[1024];
+    bool ok = continues("net", NULL, &saved, &run, continued[i].steps, said, &err);
+    bool again = ok && run.batch_size != 256;
     EXPECT(ok == (continued[i].next >= 0), "case %d: %s", i, err.text);
     EXPECT(continued[i].says ? strstr(ok ? said : err.text, continued[i].says) != NULL : !said[0],
            "case %d: printed: %s%s", i, said, err.text);
     EXPECT(saved.epoch == 3 && saved.step == (ok ? continued[i].next : continued[i].step)
-               && saved.running.count == 99 && saved.best_top1 == 60, "case %d: epoch %lld, step %lld", i,
+               && saved.running.count == (again ? 0 : 99) && saved.best_top1 == 60, "case %d: epoch %lld, step %lld", i,
            (long long)saved.epoch, (long long)saved.step);
+}
+
+// best_top1 is the score of the .best beside the file that this run saves.
+TEST(the_best_score_belongs_to_a_file)
+{
+    static const struct { const char *save; bool best; double wanted; } cases[] = {
+        { "mine", true, 60 }, { "mine", false, -1 }, { "other", true, -1 }, { "other", false, -1 }, { NULL, false, 60 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char mine[256], save[256] = "", best[300], said[1024];
+        TrainState saved = { .batch_size = 1, .best_top1 = 60 }, run = { .batch_size = 1 };
+        Error err;
+        snprintf(mine, sizeof mine, "%s", test_path("mine"));
+        if (cases[i].save)
+            snprintf(save, sizeof save, "%s", test_path(cases[i].save));
+        snprintf(best, sizeof best, "%s.best", save);
+        const char *files[] = { mine, save, best };
+        for (int k = 0; k < (cases[i].best ? 3 : cases[i].save ? 2 : 1); k++) {
+            FILE *file = fopen(files[k], "w");
+            fputs("weights", file);
+            fclose(file);
+        }
+        EXPECT(continues(mine, cases[i].save ? save : NULL, &saved, &run, 1, said, &err), "%s", err.text);
+        EXPECT(saved.best_top1 == cases[i].wanted, "case %zu: %g", i, saved.best_top1);
+        unlink(best);
+    }
 }
 
 TEST(resuming)

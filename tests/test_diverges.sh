@@ -98,9 +98,9 @@ fails 1 ./left_out -n 2 --check-collectives
 says "rank 0 calls all_reduce #[0-9]+ of $values f32, but rank 1 calls broadcast #"
 
 check "apart: builds" build_with apart 03_ddp_fork ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"
-fails 1 ./apart -n 3 --bucket-mb 0 --max-steps 5
+fails 200 ./apart -n 3 --bucket-mb 0 --max-steps 5
 says "the ranks have diverged: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
-lines 3
+lines 2
 
 for ((samples = 8000; samples < 1000000; samples *= 2)); do
     expect 0 "weight hash" "$train" -n 3 "${small[@]}" --train-samples 24 --epochs 1 --timeout 1 \

@@ -30,9 +30,6 @@ check "the same weights when resumed" is "$(hash_of)" "$hash"
 
 cp -r tree bad
 find bad/train -name '*.jpg' | sort | awk 'NR % 16 == 1' | head -12 | tee names | xargs truncate -s 500
-expect 0 "were skipped (--bad-images skip)" ranks 3 "$train" "${small[@]}" --data bad --epochs 1 --bad-images skip
-sed -n 's/.* \(bad\/train.*jpg\):.*/\1/p' output | sort >named
-check "each bad file once: $(diff names named)" cmp names named
 expect 1 "$(head -1 names)" "$train" "${small[@]}" --data bad --epochs 1 --no-shuffle -j 0     # in the files' order
 
 eval=("$BUILD/07_dist_eval/train" "${small[@]}" --amp off --data tree -e --init whole.st --per-class)
@@ -63,15 +60,6 @@ truncate -s 700 "$victim"
 expect 1 "$victim: JPEG: the file is truncated" "$train" "${small[@]}" --data badval --epochs 1
 check "before training" not grep -q '== step' output
 : >"$victim"
-eval=("$BUILD/07_dist_eval/train" "${small[@]}" --amp off --data badval -e --init whole.st --bad-images skip \
-    --show-naive)
-expect 0 "| 59 images" "${eval[@]}" --predictions one.csv
-check "a line for each picture that was read" test "$(wc -l <one.csv)" = 60
-expect 0 "| 59 images" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" --predictions three.csv
-check "the same predictions" cmp one.csv three.csv
-expect 0 "| 2 images" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" -b 1 --test-samples 3
-check "one rank had no other picture" grep -q "this picture is skipped" output
-expect 0 "1 picture was skipped" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
 expect 1 "$victim: the file is empty" "$train" "${small[@]}" --data badval --epochs 1
 expect 1 "$victim: the file is empty" ranks 3 "$train" "${small[@]}" --data badval --epochs 1
 check "before training" not grep -q '== step' output
@@ -81,17 +69,12 @@ expect 1 "empty.jpg: the file is empty" ranks 3 "$train" "${small[@]}" --data ba
 rm badval/train/000/empty.jpg
 : >"$victim"
 expect 1 "jpg: Input/output error" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=.jpg FAULT_CALL=open FAULT_AT=150 \
-    FAULT_DO=EIO "$train" "${small[@]}" --data tree --epochs 1 --bad-images skip
-find badval/train -name '*.jpg' -exec truncate -s 0 {} +
-expect 3 "none of 200 pictures can be decoded" "$train" "${small[@]}" --data badval --epochs 1 \
-    --bad-images skip
-check "no loss" not grep -q 'nan' output
+    FAULT_DO=EIO "$train" "${small[@]}" --data tree --epochs 1
 cp -r tree copy
 rm "$(find copy/train -name '*.jpg' | sort | head -1)"
 mixed() { # each rank reads a different folder
     ranks 2 bash -c 'cd "$TMP" && exec "$@" --data "$([ "$RANK" = 0 ] && echo tree || echo copy)"' bash "$@"
 }
 expect 1 "data: rank 1" mixed "$train" "${small[@]}" --epochs 1
-expect 2 "stop" "$train" --bad-images ignore
 
 test_done

@@ -240,7 +240,7 @@ TEST(loaders_do_not_disturb_each_other)
 }
 
 // A data set of two classes, with most of the fuzz corpus's pictures.
-static void corpus_open(Data *data, const char *name, const char *bad_images)
+static void corpus_open(Data *data, const char *name)
 {
     char script[4096];
     Error err;
@@ -251,7 +251,6 @@ static void corpus_open(Data *data, const char *name, const char *bad_images)
              "rm $dir/png_grey16.jpg; done; done", DDP_SOURCE_DIR, test_path(name));
     config.data = test_path(name);
     config.image_size = 32;
-    config.bad_images = bad_images;
     if (system(script) != 0 || !data_open(data, &config, 5, &err))
         FAIL("", "%s: the corpus cannot be opened", name);
 }
@@ -259,7 +258,7 @@ static void corpus_open(Data *data, const char *name, const char *bad_images)
 TEST(batches_of_pictures)
 {
     Data data;
-    corpus_open(&data, "corpus", "stop");
+    corpus_open(&data, "corpus");
     expect_epochs(&data.train, (Shape){ 0, 3, 32, 32, 1 }, &data.augment);
 
     // Without workers the caller makes the batch, and that time counts as waiting.
@@ -274,22 +273,6 @@ TEST(batches_of_pictures)
         complete += ms > 800 * (clock_now() - begin);
     }
     EXPECT(complete > 4, "%d of 9 times", complete);
-    loader_free(loader);
-    data_close(&data);
-}
-
-// A bad picture becomes a black row without a label.
-TEST(bad_pictures_are_skipped)
-{
-    Data data;
-    int32_t ids[COUNT];
-    corpus_open(&data, "bad", "skip");
-    EXPECT_EQ_INT(truncate(test_path("bad/train/a/420.jpg"), 100), 0);
-    EXPECT_EQ_INT(truncate(test_path("bad/train/b/ycck.jpg"), 0), 0);
-    torch_randperm(1, data.train.count, ids);
-    LoaderConfig config = { { 16, 3, 36, 33, 1 }, data.augment, 3, false };     // also with a larger canvas
-    Loader *loader = loader_new(device, &data.train, &config);
-    epoch_check(loader, &data.train, &config, ids, data.train.count, 0, 0);
     loader_free(loader);
     data_close(&data);
 }

@@ -2,7 +2,9 @@
 #include "check.h"
 #include "log.h"
 #include "test.h"
+#include <float.h>
 #include <math.h>
+#include <signal.h>
 #include <pty.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -208,6 +210,7 @@ TEST(a_resumed_run_removes_half_a_line)
 static void full_disk(void)
 {
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 1000, 1000 });
+    signal(SIGXFSZ, SIG_IGN);
     two_epochs();
 }
 
@@ -278,6 +281,26 @@ static void as_a_rank(void)
                                   .stats = { .loss_sum = 5, .count = 10, .correct1 = 3 } });
     log_end(log, 1, 1);
     log_free(log);
+}
+
+// The largest numbers that a checkpoint may hold.
+static void of_a_strange_file(void)
+{
+    Log *log = new_log(1);
+    log_step(log, &(LogStep){ .epoch = 1, .epochs = 1, .step = 1, .steps = 1, .norm = DBL_MAX, .loss_scale = FLT_MAX,
+                              .skipped = INT64_MAX, .stats = { .loss_sum = DBL_MAX, .count = 1,
+                                                               .correct1 = (int64_t)1e15 } });
+    log_free(log);
+}
+
+TEST(no_number_is_too_long)
+{
+    metrics = test_path("strange.jsonl");
+    ranks = 1;
+    rank = 0;
+    run(of_a_strange_file);
+    EXPECT_EQ_STR(test_said, "   == step: [  1/1] [1/1] | loss: 1.8e+308 | acc: 100000000000000000.000% | "
+                             "norm: 1.798e+308 | scale: 3.402823466e+38 | skipped: 9223372036854775807\n");
 }
 
 TEST(only_rank_0_prints)

@@ -101,8 +101,6 @@ check "launch, closed: the run ends well" test $? = 0
 expect 0 "restart 2: no checkpoint is resumed, so training begins again" \
     env TORCHELASTIC_RESTART_COUNT=2 "$train" "${small[@]}"
 
-wrong "--bad-images: has no effect with --data cifar10" --data cifar10 --bad-images skip
-wrong "--bad-images: has no effect with --data auto" --bad-images skip
 wrong "--image-size: has no effect with --data text:a.txt" --data text:a.txt --image-size 40
 wrong "--image-size: has no effect with --data auto" --image-size 40
 wrong "--block: has no effect without --data words|shakespeare|text:" --block 40

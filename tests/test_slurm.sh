@@ -157,6 +157,9 @@ gpu) [ "$SLURMD_NODENAME" != node2 ] || { echo "[rank 2/4 node2:9] device_cuda.c
 late) [ "$SLURM_RESTART_COUNT" ] || { echo "only 2 of 4 ranks connected within 5 s; missing: 2, 3" >&2; exit 1; } ;;
 file) [ "$SLURM_PROCID" != 0 ] || exit 1; sleep 2 || exit 143 ;;
 first) [ "$SLURM_STEP_ID" != 0 ] || exit 1 ;;
+apart) [ "$SLURM_PROCID" != 0 ] || echo "comm.c:9: the ranks have diverged"
+    [ "$SLURM_PROCID" != 1 ] || sleep 5         # Slurm kills it, and srun's status is 143
+    touch "ddp-$SLURM_JOB_ID.st"; exit 200 ;;
 all) exit 1 ;;
 esac
 echo "            =======  Training  ======= "
@@ -174,6 +177,12 @@ END
     job=$(PROGRAMS=$TMP/bin/starts submit "$script" try first at all)
     expect 0 "status 1: started once more" done_with "$job"
     check "and that is enough" grep -q "done$" "$TMP/output"
+    job=$(PROGRAMS=$TMP/bin/starts submit "$script" try apart at all)
+    expect 0 "status 200: the ranks' weights differ: not tried again" done_with "$job"
+    check "it is started once" not grep -q "restart 1\|once more\|requeued" "$TMP/output"
+    check "apart: builds" build_with apart 06_slurm ddp.c "comm_all_reduce(comm, stream, grads, count, COMM_F32);" \
+        "comm_all_reduce(comm, stream, grads, count, COMM_F32); if (comm_rank(comm) == 1) grads[7] = 1;"
+    expect 200 "the ranks have diverged" step -N2 --ntasks-per-node=2 "$TMP/apart" "${twenty[@]}" --bucket-mb 0
     job=$(PROGRAMS=$TMP/bin/starts submit "$script" try all at all)
     expect 0 "status 1, and nothing was saved: not tried again" done_with "$job"
     check "once only" test "$(grep -c "once more" "$TMP/output")" = 1

@@ -55,6 +55,7 @@ static const struct Case {
     { { [1] = { .ended = 0.5, .status = EXIT_REPORTED * EXITED } }, .status = EXIT_FAILED, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_USAGE * EXITED } }, .status = EXIT_USAGE, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_DIVERGED * EXITED } }, .status = EXIT_DIVERGED, .words = "" },
+    { { [1] = { .ended = 0.5, .status = EXIT_RANKS_DIFFER * EXITED } }, .status = EXIT_RANKS_DIFFER, .words = "" },
 
     // No fault where words is "": all are done, a rank is watched elsewhere or sends no heartbeats, or a signal was
     // passed on.

@@ -153,7 +153,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         what = self.allowed()
-        if what == "":
+        if what == "" and not self.path.endswith("/"):  # without the slash, the page would ask for /events
+            self.send_response(301)
+            self.send_header("Location", f"{self.path}/")
+            self.end_headers()
+        elif what == "":
             self.head(200, "text/html; charset=utf-8")
             with open(f"{HERE}/run.html", "rb") as file:
                 shutil.copyfileobj(file, self.wfile)

@@ -8,6 +8,7 @@
 
 static int this_rank, all_ranks = 1;
 static void (*_Atomic exit_clean_up)(void);
+static atomic_int decided;     // the status with which this process will end, or 0
 
 bool error_set(Error *err, const char *hint, const char *format, ...)
 {
@@ -76,6 +77,7 @@ void check_on_exit(void (*clean_up)(void))
 // starts on a new line.
 void leave_at_once(int status)
 {
+    status = decided ? decided : status;
     void (*clean_up)(void) = atomic_exchange(&exit_clean_up, NULL);
     if (clean_up)
         clean_up();
@@ -83,6 +85,8 @@ void leave_at_once(int status)
     (void)written;              // stdout may be closed
     _exit(status);
 }
+
+void leave_only_with(int status) { decided = status; }
 
 void fail_at(const char *file, int line, int status, const char *hint, const char *format, ...)
 {

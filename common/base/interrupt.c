@@ -39,6 +39,7 @@ void interrupt_install(bool speak)
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
     signal(SIGPIPE, SIG_IGN);   // a reader that closes the pipe (| head) must not end training
+    signal(SIGXFSZ, SIG_IGN);   // a write beyond ulimit -f fails, and its error is reported
 }
 
 void interrupt_silence(void) { silenced = true; }

@@ -140,15 +140,18 @@ static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part
 // "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2"
 static void numbers_text(const LogStep *s, char *out, size_t size)
 {
-    size_t n = (size_t)snprintf(out, size, "loss: %.3f | acc: %6.3f%%%s", mean_loss(&s->stats),
-                                percent(s->stats.correct1, s->stats.count),
-                                rank_count() > 1 && !s->all_ranks ? " | rank 0" : "");
+    char norm[32] = "", scale[40] = "", skipped[40] = "";
+    double loss = mean_loss(&s->stats);
     if (s->norm != 0)           // fabs: printf may give a NaN a sign
-        n += (size_t)snprintf(out + n, size - n, " | norm: %.4g", fabs(s->norm));
+        snprintf(norm, sizeof norm, " | norm: %.4g", fabs(s->norm));
     if (s->loss_scale != 0)
-        n += (size_t)snprintf(out + n, size - n, " | scale: %.10g", s->loss_scale);
+        snprintf(scale, sizeof scale, " | scale: %.10g", s->loss_scale);
     if (s->loss_scale != 0 && s->skipped > 0)
-        snprintf(out + n, size - n, " | skipped: %lld", (long long)s->skipped);
+        snprintf(skipped, sizeof skipped, " | skipped: %lld", (long long)s->skipped);
+    snprintf(out, size, fabs(loss) < 1e6 ? "loss: %.3f | acc: %6.3f%%%s%s%s%s"
+                                         : "loss: %.3g | acc: %6.3f%%%s%s%s%s", loss,
+             percent(s->stats.correct1, s->stats.count),
+             rank_count() > 1 && !s->all_ranks ? " | rank 0" : "", norm, scale, skipped);
 }
 
 //   epoch 1/5  121/196 [00:42<00:26, 733 images/s] loss: 1.959 | acc: 28.633%

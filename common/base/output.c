@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +114,6 @@ bool output_claim(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;
     ALIVE_OUTSIDE("opening", path);
-    signal(SIGXFSZ, SIG_IGN);   // a write beyond ulimit -f then fails, and does not kill us
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || is_kind(path, kind))
         return true;
     return error_set(err, "give another file name, or remove this file",

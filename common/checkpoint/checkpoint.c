@@ -45,7 +45,6 @@ static const StateField state_fields[] = {
     { "ddp.running.count", false, STATE(running.count), 0, 1e15 },
     { "ddp.running.correct1", false, STATE(running.correct1), 0, 1e15 },
     { "ddp.running.correct5", false, STATE(running.correct5), 0, 1e15 },
-    { "ddp.ranks", false, STATE(ranks), 0, 1e6, .younger = true },
     { "ddp.virtual_ranks", false, STATE(virtual_ranks), 0, 1e6, .younger = true },
     { "ddp.order", false, STATE(order), 0, 1e15, .younger = true },
 };
@@ -341,89 +340,83 @@ bool checkpoint_is_scaled(const char *path)
     return scale != 1;
 }
 
+static bool is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && st.st_size > 0;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_ino == of_b.st_ino &&
+           of_a.st_dev == of_b.st_dev;
+}
+
 bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
-    struct stat st, read;
     char best[PATH_MAX];
     ALIVE_OUTSIDE("opening", save);
     snprintf(best, sizeof best, "%s.best", save);   // if too long, output_lock(save) also fails
     if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
-    bool there = stat(save, &st) == 0 && st.st_size > 0, other = !from || stat(from, &read) != 0;
-    if (there && (other || st.st_ino != read.st_ino || st.st_dev != read.st_dev))
+    if (from && same_file(save, from))
+        return true;
+    if (is_file(save))
         WARN("--resume auto would continue it instead",
              "%.300s: this run will overwrite this checkpoint", save);
+    if (is_file(best))
+        WARN("rename it to keep it", "%.300s: this run will overwrite this checkpoint", best);
     return true;
 }
 
 // --- continuing ----------------------------------------------------------------------------------
 
-// An epoch is one permutation of the samples, whatever the number of ranks, so what is left to
-// train is the end of that permutation. An epoch's last step may be short: saved->step *
-// saved->batch_size may exceed the samples.
-static int64_t next_step(const TrainState *saved, const TrainState *run, int64_t steps_per_epoch)
+// With another global batch, a step means other samples, so the epoch begins again.
+static void begin_again(const char *path, TrainState *saved, const TrainState *run)
 {
-    int64_t step = saved->step * saved->batch_size / run->batch_size;
-    bool short_step = (saved->step - 1) * saved->batch_size < steps_per_epoch * run->batch_size;
-    return step > steps_per_epoch && short_step ? steps_per_epoch : step;
+    char again[64] = "";
+    if (saved->step > 0)
+        snprintf(again, sizeof again, ": epoch %lld begins again", (long long)saved->epoch + 1);
+    WARN("adapt the learning rate (from 04 on: --lr-scale), or choose -b so that the global batch "
+         "stays the same",
+         "%.300s: global batch %lld -> %lld%s", path, (long long)saved->batch_size,
+         (long long)run->batch_size, again);
+    saved->step = 0;
+    saved->running = (Stats){ 0 };
 }
 
-// If the file does not give the number of ranks, only a different global batch shows a change.
-static bool other_ranks(const TrainState *saved, const TrainState *run)
+bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
+                         const TrainState *run, int64_t steps_per_epoch, Error *err)
 {
-    return run->ranks > 0 && (saved->ranks > 0 ? saved->ranks != run->ranks
-                                               : saved->batch_size != run->batch_size);
-}
-
-bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
-                          int64_t steps_per_epoch, Error *err)
-{
+    char best[PATH_MAX];
     if (saved->seed != run->seed)
         return error_set(err,
                          "use the same --seed, or start a new run from the weights with --init",
                          "%.300s was trained with --seed %lld, not %lld", path,
                          (long long)saved->seed, (long long)run->seed);
+    if (saved->batch_size != run->batch_size)
+        begin_again(path, saved, run);
     if (saved->step > 0 && saved->order != 0 && saved->order != run->order)
         return error_set(err, "use the same --data, --train-samples and --shuffle, and no "
                          "--dry-run, until the epoch is over",
                          "%.300s was saved in an epoch with different samples, or with the "
                          "same samples in a different order", path);
-    if (next_step(saved, run, steps_per_epoch) > steps_per_epoch)
+    if (saved->step > steps_per_epoch)
         return error_set(err, "use the same --data and --train-samples until the epoch is over",
                          "%.300s was saved after step %lld of an epoch that now has only %lld "
-                         "steps", path, (long long)next_step(saved, run, steps_per_epoch),
-                         (long long)steps_per_epoch);
-    return true;
-}
-
-void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
-                      int64_t steps_per_epoch)
-{
-    bool other_batch = saved->batch_size != run->batch_size;
-    int64_t step = next_step(saved, run, steps_per_epoch);
-    char again[128] = "";
-    if (saved->step > 0 && other_batch && step < steps_per_epoch)
-        snprintf(again, sizeof again,
-                 "; %lld samples of epoch %lld are read twice, and count twice in its loss and "
-                 "accuracy",
-                 (long long)(saved->step * saved->batch_size - step * run->batch_size),
-                 (long long)saved->epoch + 1);
-    if (other_ranks(saved, run) || again[0])
-        WARN(other_batch ? "adapt the learning rate (from 04 on: --lr-scale), or choose -b so that "
-                           "the global batch stays the same" : "",
-             "%.300s: ranks %lld -> %lld, global batch %lld -> %lld%s", path,
-             (long long)(saved->ranks > 0 ? saved->ranks : 1),
-             (long long)(run->ranks > 0 ? run->ranks : 1), (long long)saved->batch_size,
-             (long long)run->batch_size, again);
+                         "steps", path, (long long)saved->step, (long long)steps_per_epoch);
     if (saved->virtual_ranks != run->virtual_ranks)
         WARN("the result will differ from that of a run that keeps one value (0: not given)",
              "%.300s: --virtual-ranks changes from %lld to %lld", path,
              (long long)saved->virtual_ranks, (long long)run->virtual_ranks);
-    saved->step = step;
+    snprintf(best, sizeof best, "%s.best", save ? save : path);
+    if (save && !(same_file(save, path) && is_file(best)))
+        saved->best_top1 = -1;      // the file beside it is missing, or another run's
     saved->batch_size = run->batch_size;
     saved->order = run->order;
-    saved->ranks = run->ranks;
     saved->virtual_ranks = run->virtual_ranks;
+    return true;
 }
 
 // --- options -------------------------------------------------------------------------------------
@@ -433,7 +426,7 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
     args_add(args, ARGS_ROWS(
         { "save", 0, ARG_STRING, &c->save, "FILE",
           "save a checkpoint after each epoch, and the best one also as FILE.best",
-          .local = true, .output = true },
+          .output = true },
         { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
           "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
           .needs = "save" },

@@ -81,6 +81,20 @@ static void compare_calls(Comm *comm, Stream *stream, const Call *call)
     free(all);
 }
 
+// The barrier lets the other ranks leave only after rank 0 has printed the line.
+static _Noreturn void end_apart(Comm *comm, uint64_t first, const char *others)
+{
+    leave_only_with(EXIT_RANKS_DIFFER);
+    fflush(stdout);
+    if (comm->rank == 0)
+        WARN("the ranks began with different weights or applied different gradients; what was "
+             "saved before is the same on all ranks",
+             "the ranks have diverged: the weights of rank %s differ from rank 0's (%016llx)",
+             others, (unsigned long long)first);
+    comm_barrier(comm);
+    leave_at_once(EXIT_RANKS_DIFFER);
+}
+
 uint64_t comm_compare(Comm *comm, uint64_t hash)
 {
     char names[256] = "";
@@ -91,11 +105,10 @@ uint64_t comm_compare(Comm *comm, uint64_t hash)
             snprintf(names + length, sizeof names - length, "%s%d (%016llx)", length ? ", " : "",
                      rank, (unsigned long long)hashes[rank]);
         }
-    CHECK(!names[0] || comm->rank > 0,
-          "the ranks began with different weights or applied different gradients",
-          "the ranks have diverged: the weights of rank %s differ from rank 0's (%016llx)", names,
-          (unsigned long long)hashes[0]);
+    uint64_t first = hashes[0];
     free(hashes);
+    if (names[0])
+        end_apart(comm, first, names);
     return hash;
 }
 

@@ -11,8 +11,7 @@
 
 DataConfig data_defaults(void)
 {
-    return (DataConfig){ .data = "auto", .block = 64, .bad_images = "stop",
-                         .workers = 2, .augment = true };
+    return (DataConfig){ .data = "auto", .block = 64, .workers = 2, .augment = true };
 }
 
 #define TEXTS "words|shakespeare|text:"
@@ -29,9 +28,6 @@ void data_options(Args *args, DataConfig *config)
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
           "width and height of images (default: 32 if synthetic, 224 for picture files)",
           .min = 28, .max = 1024, .needs = "data not auto|" IMAGE_SETS "|" TEXTS },
-        { "bad-images", 0, ARG_CHOICE, &config->bad_images, "stop|skip",
-          "what to do with a picture that cannot be decoded",
-          .needs = "data not auto|synthetic|" IMAGE_SETS "|" TEXTS },
         { "train-samples", 0, ARG_INT, &config->train_count, "N", "train with N samples (0: all)",
           .min = 0, .max = 1e8 },
         { "test-samples", 0, ARG_INT, &config->test_count, "N", "test with N samples (0: all)",

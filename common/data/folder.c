@@ -257,7 +257,7 @@ bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err)
     int64_t size;
     int fd = file_open(folder, file, name, &size, err);
     if (fd < 0)
-        FAIL_ERROR(err);
+        return false;
     bool good = size <= FOLDER_FILE_BYTES ||
                 error_set(err, "make the picture smaller, or remove it",
                           "%s: the file is larger than 256 MiB", name);

@@ -26,7 +26,6 @@
 
 enum {
     ROWS_AT_ONCE = 8,       // the most rows that a worker takes
-    BAD_NAMED = 10,         // bad files named in each epoch; further ones are only counted
 };
 
 typedef struct Slot {
@@ -72,7 +71,6 @@ struct Loader {
     int next_give;          // the batch that loader_next returns next
     int let_go;             // batches before this one are free
     int busy;
-    int bad;                // skipped in this epoch
     bool resting, ending;
 };
 
@@ -102,26 +100,6 @@ static int batch_count(const Loader *loader, int batch)
 static int batch_rows(const Loader *loader, int batch)
 {
     return loader->config.pad_tail ? loader->config.shape.n : batch_count(loader, batch);
-}
-
-// For a picture that cannot be decoded: the run ends. But with --bad-images skip, the row becomes
-// black, and label -1 makes it not count.
-static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const Error *error)
-{
-    if (!loader->dataset->pictures->skip)
-        FAIL_ERROR(error);
-    memset(image, 0, image_bytes(loader->dataset));
-    *label = -1;
-    pthread_mutex_lock(&loader->lock);
-    if (++loader->bad <= BAD_NAMED)
-        WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
-    // The run ends if all pictures of this loader's epoch are bad. But if they are only part of the
-    // set, and at most BAD_NAMED, it continues: all of so few may be bad by chance.
-    bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
-    if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
-        fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check the files that the warnings name",
-                "none of %d pictures can be decoded", loader->bad);
-    pthread_mutex_unlock(&loader->lock);
 }
 
 static int between(int low, int value, int high)
@@ -181,7 +159,7 @@ static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *lab
     *label = set->labels[id];
     if (set->pictures) { // cropped and flipped as it is made
         if (!picture_make(set, id, augment, loader->epoch, &worker->tools, worker->picture, &error))
-            row_leave_out(loader, worker->picture, label, &error);
+            FAIL_ERROR(&error);
         image_place(loader, worker->picture, top, left, false, canvas);
         return;
     }
@@ -315,10 +293,6 @@ static void workers_rest(Loader *loader)
     while (loader->busy > 0)
         pthread_cond_wait(&loader->news, &loader->lock);
     stream_sync(loader->stream);
-    if (loader->bad > 0)
-        WARN("", "%d %s skipped (--bad-images skip)", loader->bad,
-             loader->bad == 1 ? "picture was" : "pictures were");
-    loader->bad = 0;
 }
 
 static void workers_resume(Loader *loader)

@@ -84,7 +84,6 @@ static void plain_text(char *text)
 bool pictures_open(Data *data, const DataConfig *config, Error *err)
 {
     int size = config->image_size ? config->image_size : 224;
-    bool skip = strcmp(config->bad_images, "skip") == 0;
     Folder *folder = xcalloc(1, sizeof *folder);
     if (!folder_open(folder, config->data, err)) {
         free(folder);
@@ -96,7 +95,6 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err)
         plain_text(folder->class_names[i]);
     dataset_set(&data->train, folder, size);
     dataset_set(&data->test, folder, size);
-    data->train.pictures->skip = data->test.pictures->skip = skip;
     share_files(data, folder);
     checksum_add(data, folder);
     return true;
@@ -143,7 +141,7 @@ bool pictures_check(const Dataset *set, int part, int parts, Error *err)
 {
     const struct Pictures *p = set->pictures;
     static const Augment center = { .crop = false };
-    if (!p || p->skip)
+    if (!p)
         return true;
     const int end = part_begin(part + 1, parts, set->count), files = p->folder->count;
     uint8_t *out = xmalloc((size_t)set->height * set->width * 3);

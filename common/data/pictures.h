@@ -8,7 +8,6 @@ struct Pictures {
     const Folder *folder;
     int32_t *files;         // (count): the index in the folder of sample i
     int resize;             // the shorter side after resizing, unless a random part is cut
-    bool skip;              // a picture that cannot be decoded; else end the run
 };
 
 // Lists the files; fills in the sets, the names of the classes and the checksum.
@@ -16,8 +15,7 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err);
 void pictures_close(Data *data);
 // Checks part `part` of `parts`, of the folder and of this set. Fails if a file of the folder is
 // missing or empty. Decodes those pictures of the set that do not begin and end as a whole picture
-// does, and fails if one cannot be decoded. (To decode all would take as long as an evaluation.) If
-// bad pictures are to be skipped, it checks nothing.
+// does, and fails if one cannot be decoded. (To decode all would take as long as an evaluation.)
 bool pictures_check(const Dataset *set, int part, int parts, Error *err);
 // Keeps `count` samples of the set, evenly spread, since the set is sorted by class.
 void pictures_cut(Dataset *set, int count);

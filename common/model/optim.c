@@ -46,7 +46,7 @@ void optim_options(Args *args, OptimConfig *c)
         { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS",
           "epochs in which the learning rate first rises linearly", .min = 0, .max = 1e6 },
         { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N",
-          "steps of warm-up, in addition to --warmup", .min = 0, .max = 1e9 }));
+          "steps of warm-up, in place of --warmup", .min = 0, .max = 1e9 }));
 }
 
 static int milestones_passed(const char *list, int64_t epoch)
@@ -70,45 +70,44 @@ void optim_default_warmup(const Args *args, OptimConfig *c)
         c->warmup_epochs = 5;
 }
 
-static double warm_steps(const OptimConfig *c, int64_t steps_per_epoch)
-{
-    return c->warmup_epochs * (double)steps_per_epoch + c->warmup_steps;
-}
-
 // With many ranks the scaled rate is too large at first: "Accurate, Large Minibatch SGD" (Goyal et
 // al., 2017). So in the warm-up the rate rises batch by batch, from about one rank's rate to the
 // scaled rate, as in Horovod's ImageNet example.
-static double scale_linear(const OptimConfig *c, int ranks, int64_t global_step,
-                           int64_t steps_per_epoch)
+static double scale_linear(int ranks, double warmed, double warm)
 {
-    double steps = warm_steps(c, steps_per_epoch);
-    return global_step >= steps ? ranks : 1 + fmin(1, (global_step + 1) / steps) * (ranks - 1);
+    return warmed >= warm ? ranks : 1 + fmin(1, (warmed + 1) / warm) * (ranks - 1);
 }
 
 // The step and multistep schedules change the rate between epochs, like torch's StepLR and
-// MultiStepLR. Cosine and the warm-up change the rate at every step.
-double optim_lr_of_ranks(const OptimConfig *c, int ranks, int64_t global_step,
+// MultiStepLR. Cosine and the warm-up change the rate at every step. --warmup-steps and
+// --cosine-steps count the steps that were taken: a resumed run may have had another global batch.
+double optim_lr_of_ranks(const OptimConfig *c, int ranks, int64_t taken, int64_t step,
                          int64_t steps_per_epoch, int64_t epochs)
 {
-    int64_t epoch = global_step / steps_per_epoch;
-    double lr = c->lr, least = fmin(c->min_lr, lr), warm = warm_steps(c, steps_per_epoch);
-    double all = c->cosine_steps > 0 ? c->cosine_steps : (double)steps_per_epoch * (double)epochs;
+    int64_t epoch = step / steps_per_epoch;
+    bool by_steps = c->warmup_steps > 0;
+    double warm = by_steps ? c->warmup_steps : c->warmup_epochs * (double)steps_per_epoch;
+    double warmed = (double)(by_steps ? taken : step);
+    double progress = c->cosine_steps > 0 ? taken / (double)c->cosine_steps
+                                          : step / ((double)steps_per_epoch * (double)epochs);
+    double lr = c->lr, least = fmin(c->min_lr, lr);
     if (strcmp(c->schedule, "step") == 0)
         lr *= pow(c->gamma, (double)(epoch / c->step_size));
     else if (strcmp(c->schedule, "multistep") == 0)
         lr *= pow(c->gamma, milestones_passed(c->milestones, epoch));
     else if (strcmp(c->schedule, "cosine") == 0)
-        lr = least + (lr - least) * 0.5 * (1 + cos(M_PI * fmin(1, global_step / all)));
+        lr = least + (lr - least) * 0.5 * (1 + cos(M_PI * fmin(1, progress)));
     if (c->lr_scale && strcmp(c->lr_scale, "linear") == 0)
-        lr *= scale_linear(c, ranks, global_step, steps_per_epoch);
-    else if (global_step < warm)
-        lr *= (double)(global_step + 1) / (warm + 1);
+        lr *= scale_linear(ranks, warmed, warm);
+    else if (warmed < warm)
+        lr *= (warmed + 1) / (warm + 1);
     return lr;
 }
 
-double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epoch, int64_t epochs)
+double optim_lr(const OptimConfig *c, int64_t taken, int64_t step, int64_t steps_per_epoch,
+                int64_t epochs)
 {
-    return optim_lr_of_ranks(c, 1, global_step, steps_per_epoch, epochs);
+    return optim_lr_of_ranks(c, 1, taken, step, steps_per_epoch, epochs);
 }
 
 static bool is_adamw(const Optim *optim) { return strcmp(optim->config->name, "adamw") == 0; }

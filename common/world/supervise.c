@@ -52,6 +52,7 @@ static void block_signals(Supervisor *s)
         sigaddset(&blocked, SIGHUP);
     signal(SIGCHLD, SIG_DFL);           // the parent may have set it to be ignored
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     signal(SIGTTOU, SIG_IGN);           // a background process may also print
     sigprocmask(SIG_BLOCK, &blocked, &s->before);
     s->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -155,6 +156,7 @@ static void set_up_child(const Supervisor *s, int i)
     close(s->signals);
     free(s->watch.ranks);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     sigprocmask(SIG_SETMASK, &s->before, NULL);
     close_on_exec();
     alive_publish(&s->pages[i]);

@@ -60,7 +60,8 @@ static int status_of(const Watch *w, const Watched *r)
 static int blame(const Watch *w, const Watched *r)
 {
     int status = status_of(w, r);
-    bool own = !r->remote, interrupted = status > 128, well = status == 0;
+    bool own = !r->remote, well = status == 0;
+    bool interrupted = status > 128 && status != EXIT_RANKS_DIFFER;
     if (!own || (WIFEXITED(r->status) && alive_seen(r->alive)))
         well = r->alive->done && (well || interrupted);
     if (r->ended == 0 || well)
@@ -115,7 +116,7 @@ static int judge_deaths(const Watch *w)
     bool early = !culprit->remote && most < KILLED && w->now < culprit->ended + reap_delay;
     if (early && watch_lives(w))
         return 0;
-    bool explained = status == EXIT_USAGE || status == EXIT_DIVERGED;
+    bool explained = status == EXIT_USAGE || status == EXIT_DIVERGED || status == EXIT_RANKS_DIFFER;
     if (most > FOLLOWED && !(explained && alive_seen(culprit->alive)))
         report_death(w, (int)(culprit - w->ranks));
     return status == 0 || status == EXIT_REPORTED ? EXIT_FAILED : status;

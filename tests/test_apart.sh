@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Ranks whose weights differ, or a backward that does not announce every gradient once: the run ends, with a status that
+# no launcher restarts, and no file of the run holds such weights.
+#
+# ctest: TIMEOUT 300 PROCESSORS 2
+# shellcheck disable=SC2016  # words in single quotes are C
+. "$SRC/tests/test.sh"
+launch=$BUILD/04_ddp_launcher/launch
+small=(-a lenet --data synthetic --train-samples 640 --test-samples 32 -b 16 --threads 1 --seed 3 --epochs 2
+    --timeout 20)
+reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
+# In rank 1, one gradient of each step from the 30th on is wrong: in epoch 2, of 20 steps.
+wrong="static int steps; $reduce if (comm_rank(comm) == 1 && ++steps >= 30) grads[7] = 1;"
+says() { check "it prints: $1" grep -qF -- "$1" "$TMP/output"; }
+apart="the ranks have diverged: the weights of rank 1"
+weights="the ranks' weights differ (status 200)"
+
+# --- a comparison before each save, and no restart ---------------------------------------------------
+
+check "apart: builds" build_with apart 04_ddp_launcher ddp.c "$reduce" "$wrong"
+expect 0 "weight hash" "$launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" --epochs 1 --save one.st
+expect 200 "$apart" "$launch" -n 2 --max-restarts 3 -- ./apart "${small[@]}" --bucket-mb 0 --save run.st --resume auto
+says "no restart: $weights"
+check "no restart" not grep -q "restart 1" "$TMP/output"
+check "the first rank to leave is not blamed" not grep -q " rank [0-9] of 2 " "$TMP/output"
+check "the file is that of epoch 1" cmp run.st one.st
+check "so is .best" cmp run.st.best one.st.best
+expect 200 "$apart" "$launch" -n 2 --max-restarts 3 -- ./apart "${small[@]}" --bucket-mb 0 \
+    --save every.st --save-every 4
+expect 0 "weight hash" "$launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" --max-steps 28 --save until.st
+check "the file is that of step 28" cmp every.st until.st
+expect 200 "$apart" "$launch" -n 2 -- ./apart "${small[@]}" --bucket-mb 0      # at the end, without --save
+says "hint: the ranks began with different weights or applied different gradients"
+
+# by_hand RANK PROGRAM OPTION...
+by_hand() { RANK=$1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "${@:2}"; }
+port=$((10000 + $$ % 20000))        # below the ports that the system assigns
+by_hand 1 ./apart "${small[@]}" --bucket-mb 0 >other 2>&1 &
+expect 200 "$apart" by_hand 0 ./apart "${small[@]}" --bucket-mb 0
+wait $!
+check "rank 1's status is 200, too" is $? 200
+check "rank 1 prints nothing" not grep -q "hint: " other
+port=$((port + 1))
+by_hand 1 ./apart "${small[@]}" >other 2>&1 &
+expect 4 "options: rank 1 ($(hostname)) has --save , but rank 0 ($(hostname)) has --save other.st" \
+    by_hand 0 ./apart "${small[@]}" --save other.st
+
+# Rank 1 leaves 5 s late: still the same status. Open MPI kills it; launch does, too.
+late='#include "check.h"
+#include <sys/syscall.h>
+#include <unistd.h>
+void _exit(int status)
+{
+    if (status == 200 && own_rank() == 1)
+        sleep(5);
+    for (;;)
+        syscall(SYS_exit_group, status);
+}'
+check "late: builds" build_with late 04_ddp_launcher ddp.c "$reduce" "$wrong" ddp.c '#include "check.h"' "$late"
+expect 200 "$apart" "$launch" -n 2 --max-restarts 3 -- ./late "${small[@]}" --bucket-mb 0
+says "no restart: $weights"
+if type -P mpirun >/dev/null; then
+    expect 200 "$apart" mpirun -np 2 ./late "${small[@]}" --bucket-mb 0
+else
+    echo "not tried, because it is not installed: mpirun"
+fi
+torchrun=${DDP_PYTHON:+${DDP_PYTHON%/*}/}torchrun
+if type -P "$torchrun" >/dev/null; then
+    expect 1 "200" "$torchrun" --no-python --nproc-per-node 2 --master-port $((32000 + $$ % 500)) ./late "${small[@]}" \
+        --bucket-mb 0
+else
+    echo "not tried, because it is not installed: torchrun (DDP_PYTHON=/where/is/bin/python)"
+fi
+
+# The mistake of step 03 that has no other symptom: the optimizer does not wait for the average.
+check "hasty: builds" build_with hasty 04_ddp_launcher \
+    ddp.c "stream_wait(device_stream(ddp->model->device), ddp->averaged);" ""
+expect 200 "the ranks have diverged" "$launch" -n 2 --max-restarts 3 -- ./hasty "${small[@]}" --bucket-mb 0.05 \
+    --save hasty.st --resume auto
+check "nothing was saved" not compgen -G 'hasty.st*'
+
+# --- every gradient is averaged once -----------------------------------------------------------------
+
+call="model_backward(job->model, ddp_ready, job->ddp);"
+ready='static void ready(void *arg, size_t offset, size_t count)
+{
+    Model **model = arg;
+    Ddp *ddp = ((void **)arg)[1];
+    ODD
+}
+static void forward_backward(Job *job, const Batch *batch)'
+odd() # odd NAME STATEMENTS: a step whose callback does this
+{
+    local text=${ready/ODD/"$2"}
+    check "$1: builds" build_with "$1" 03_ddp_fork \
+        train.c "static void forward_backward(Job *job, const Batch *batch)" "$text" \
+        train.c "$call" "model_backward(job->model, ready, (void *[]){ &job->model, job->ddp });"
+}
+odd last_left_out 'if (offset + count < (*model)->grad_count) ddp_ready(ddp, offset, count);'
+odd first_left_out '(void)model; if (offset > 0) ddp_ready(ddp, offset, count);'
+odd twice '(void)model; ddp_ready(ddp, offset, count); if (offset == 0) ddp_ready(ddp, offset, count);'
+for mib in 25 0.05 0; do
+    expect 1 "backward announced " ./last_left_out -n 2 "${small[@]}" --bucket-mb $mib --save left.st
+    says "; the others would not be averaged"
+    expect 1 "but 0 is next" ./first_left_out -n 2 "${small[@]}" --bucket-mb $mib --save left.st
+    expect 1 "backward announced gradient 0, but " ./twice -n 2 "${small[@]}" --bucket-mb $mib --save left.st
+    check "$mib: nothing was saved" not compgen -G 'left.st*'
+done
+test_done
