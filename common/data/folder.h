@@ -49,8 +49,8 @@ typedef struct FileBytes {
     size_t size, capacity;
 } FileBytes;
 
-// Thread-safe, if each thread has its own `to`. The caller frees to->bytes. Fails if the file cannot
-// be read, is too large, or shrinks meanwhile.
+// Thread-safe, if each thread has its own `to`. The caller frees to->bytes. Fails if the file
+// cannot be read, is too large, or shrinks meanwhile.
 bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err);
 // Writes "DIR/train/cat/1.jpg" to name, shortened to size.
 void folder_name(const Folder *folder, int file, char *name, size_t size);
