@@ -303,8 +303,8 @@ check()
 
 is_solved() { [ -e "$work/.state/$(id_of "$1")/solved" ]; }
 
-# Prints the folder of the next unsolved exercise: of the plan, first after the current exercise; then of both days; then
-# of all. Nothing if all are solved.
+# Prints the folder of the next unsolved exercise: of the plan, first after the current exercise; then of both days;
+# then of all. Nothing if all are solved.
 next_exercise()
 {
     local folder
