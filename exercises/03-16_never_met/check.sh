@@ -35,8 +35,8 @@ restart, all must have the same momentum: that of the averaged gradients."
 done
 finished right 2 "${same[@]}" --bucket-mb 0 --trace right.json
 why="The average of the gradients is enough, in one message for each step."
-equal "the ranks send as many messages as the finished step" "$(grep -c '"all_reduce ' right.json)" \
-    "$(grep -c '"all_reduce ' whole.json)"
+equal "the ranks send as many messages as the finished step" "$(all_reduces right.json)" \
+    "$(all_reduces whole.json)"
 why="stop.c keeps a float after the gradients, with which all ranks agree to stop. If it is not averaged with them, no
 rank hears of another's Ctrl-C. So send ddp->count values: the gradients and the spare floats after them."
 equal "each message also has the spare floats after the gradients" 16 \

@@ -29,11 +29,11 @@ once 1 4
 [ "$status" = 0 ] || wrong "the run succeeds" < <(last_lines yours)
 
 why="--bucket-mb is the size of a bucket. Buckets should leave while backward is running, not all at its end."
-equal "the number of messages equals the finished step's" "$(grep -c '"all_reduce ' right.json)" \
-    "$(grep -c '"all_reduce ' yours.json)"
+equal "the number of messages equals the finished step's" "$(all_reduces right.json)" \
+    "$(all_reduces yours.json)"
 same=(--train-samples 64 --bucket-mb 0.05)
 finished large 2 "${same[@]}" --trace large.json
 learner yours.large 2 "${same[@]}" --trace yours.large.json
 why="--bucket-mb is the size of a bucket: several layers may share one."
 equal "the number of messages is also right with larger buckets" \
-    "$(grep -c '"all_reduce ' large.json)" "$(grep -c '"all_reduce ' yours.large.json)"
+    "$(all_reduces large.json)" "$(all_reduces yours.large.json)"

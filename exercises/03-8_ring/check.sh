@@ -10,7 +10,7 @@ numbers() { awk -v n="$2" -v c="$3" '$1 == "number" && $2 == n { row = row " " $
 total() { [ ! -f "$1" ] || awk -v n="$2" -v c="$3" '$1 == "total" && $2 == n { print $c }' "$1"; }
 for n in 2 3 4; do
     try_learner $n $n "${train_a_little[@]}" -b 2 --timeout 4
-    if grep -q "all ranks have been waiting for each other" $n.out; then
+    if all_wait $n; then
         why="comm_send waits until the other rank receives (comm.h). If all ranks send first, all wait. Or a rank sends
 a part that no rank receives."
         wrong "$n ranks finish" < <(last_lines $n 7)
