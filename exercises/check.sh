@@ -319,6 +319,7 @@ one() { run "$1" "$build/cpu/01_single_gpu/train" "${tiny[@]}" --metrics "$1.0.j
 # ==== The programs' words ========================================================================
 # What checks look for in the output of a program is here, and nowhere else. NAME is that of a run.
 
+# shellcheck disable=SC2034  # for the exercises' checks
 # Ranks that never meet, or that hang, give up after these times. From 04 on; 03 has only the first option.
 meet_limit=(--timeout 5 --patience 5)
 
