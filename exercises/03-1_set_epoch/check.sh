@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# In three epochs, each rank must use images in three orders: those of the finished step. A run that is resumed after the
-# first epoch must use the orders of the second and third.
+# In three epochs, each rank must use images in three orders: those of the finished step. A run that is resumed after
+# the first epoch must use the orders of the second and third.
 # fails with: rank 0 uses the same order in several epochs
 build
 know_images 24
@@ -33,8 +33,8 @@ done
 
 learner first 2 "${seeing[@]}" --epochs 1 --save first.st
 learner resumed 2 "${seeing[@]}" --epochs 3 --resume first.st
-why="The first epoch of this program was epoch 2 of the training. The checkpoint has that number: job->state.epoch counts
-the finished epochs of the whole training, not those of this program."
+why="The first epoch of this program was epoch 2 of the training. The checkpoint has that number: job->state.epoch
+counts the finished epochs of the whole training, not those of this program."
 for rank in 0 1; do
     sed -n 2,3p expected.$rank >expected
     for epoch in 2 3; do

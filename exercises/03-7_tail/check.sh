@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two ranks must finish with 96 images, and with 97. Two and three must use all of 25 images, in equally many steps. Four
-# must share one image.
+# Two ranks must finish with 96 images, and with 97. Two and three must use all of 25 images, in equally many steps.
+# Four must share one image.
 # fails with: two ranks finish with 97 images
 # fails with: rank 0 has 7 steps in the epoch and finished 6
 build

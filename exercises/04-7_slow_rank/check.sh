@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Checks only answers.txt. In the run "today" (run.txt, trace.txt), rank 1's loader slept 17.5 ms in each span "make rows".
+# Checks only answers.txt. In the run "today" (run.txt, trace.txt), rank 1's loader slept 17.5 ms in each "make rows".
 # Both runs took place on one machine, with three launchers; run.txt has other names for host and folder.
 # fails with: 1. the slow rank
 answer() { sed -n "s/^$1[a-z_]* *= *\([^#]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]' | tr -d ' \t'; }
@@ -20,8 +20,8 @@ is 3 "the ranks that wait" "0,?2|2,?0"
 why="Look at the main thread of ranks 0 and 2: its long span begins when backward ends, and ends when rank 1 arrives."
 is 4 "where they wait" c
 why="When rank 1 arrives, all ranks are there, and its all_reduce takes 4 or 5 ms. On the other ranks the same bytes
-take more than 60 ms, so the network is not the cause. The other explanations agree with the long \"make rows\", in which
-a loader reads and decodes its pictures."
+take more than 60 ms, so the network is not the cause. The other explanations agree with the long \"make rows\",
+in which a loader reads and decodes its pictures."
 is 5 "the explanation that these files rule out" c
 why="Without the wait for data, rank 1 still needs its forward, backward and all_reduce: add up these spans. Or
 divide the 96 images of a step by yesterday's samples_per_s."
