@@ -70,9 +70,9 @@ show which ranks are in it, and how often."
     why="With $n ranks, each rank sends 2 x $((n - 1)) messages of 1/$n of the numbers."
     beside "each rank sends 2 x $((n - 1))/$n of 12000 numbers" same "" \
         "a ring                                 " ring "your ring" sent
-    why="In each turn, half of the ranks should send while the others receive; then the other way round. So 6 turns should
-take as long as 12 messages. Here a rank waits for the next one, which waits for the one after it: a turn takes longer,
-the more ranks there are."
+    why="In each turn, half of the ranks should send while the others receive; then the other way round. So 6 turns
+should take as long as 12 messages. Here a rank waits for the next one, which waits for the one after it: a turn takes
+longer, the more ranks there are."
     [ $n != 4 ] || equal "4 ranks: all messages together take as long as 12" 12 "$(messages_in_a_row 4 12000)"
     [ "$status" = 0 ] || wrong "$n ranks train to the end" < <(last_lines $n)
 done
