@@ -6,7 +6,7 @@
 tree="$TMP/a tree"
 mkdir "$tree" "$tree/elsewhere"
 cp -a "$SRC/ddp" "$SRC/tools" "$SRC/exercises" "$SRC"/0[1-7]_* "$tree"
-ln -s "$SRC/common" "$tree"
+ln -s "$SRC/common" "$SRC/docs" "$tree"
 export DDP_BUILD=${BUILD%/cpu}
 work=$tree/exercises-work
 cd "$tree/elsewhere" || exit 1
@@ -85,11 +85,35 @@ check "the solution's diff can be applied" patch -s -p1 -d "$work/03-1" -i "$TMP
 expect 0 "solved: 03-1" exercise check
 check "what was learned is printed" grep -qF "$(below Solved)" "$TMP/output"
 check "the answer is not" not grep -qF "$(below Answer)" "$TMP/output"
-check "the next one is named" grep -q "next: ./ddp exercise start 03-2" "$TMP/output"
+check "the next one of the day is named" grep -q "next: ./ddp exercise start 03-7" "$TMP/output"
 expect 0 "$(below Answer)" exercise answer
 check "it comes after its question" grep -qx "Question: why must the order not depend on the rank?" "$TMP/output"
 expect 0 "03-1   solved" exercise list
 expect 0 "1 of " exercise list
+expect 0 "  01-2   -        easy      5 min" exercise plan
+check "a plan has its own order" diff - <(awk '/ min / { print $1 == "*" ? $2 : $1 }' "$TMP/output") <<'END'
+01-1
+01-2
+03-1
+03-7
+03-2
+03-4
+04-7
+05-2
+06-1
+07-1
+END
+check "and shows the progress" grep -q "^1 of 10 solved; 46 minutes" "$TMP/output"
+check "and what is next" grep -q "^next: ./ddp exercise start 01-1 " "$TMP/output"
+expect 0 "0 of 3 solved" exercise plan nccl
+expect 0 "next: ./ddp exercise start gpu-1 " exercise plan
+expect 0 "a second day" exercise plan two
+check "two days begin with the first" is "1:a day 13:a second day" "$(grep -n "^a " "$TMP/output" | paste -sd' ')"
+expect 2 "there is no plan 'week'" exercise plan week
+echo 'a[$(touch gone)]' >"$work/.state/plan"
+expect 0 "a day" exercise plan
+check "the file is only read" test ! -e gone
+expect 0 "" exercise plan day
 # shellcheck disable=SC2016  # for the inner bash
 check "an editor's flags compile the copy" bash -c 'cd "$1" && grep -v "^-fopenmp" compile_flags.txt >flags &&
     mapfile -t flags <flags && rm flags && cc "${flags[@]}" -fsyntax-only train.c' - "$work/03-1"
@@ -153,10 +177,10 @@ check "it checks at once" until_so 120 grep "not yet" "$TMP/watched"
 patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
 check "and again after a save" until_so 120 grep "solved.*: 03-1" "$TMP/watched"
 check "it says how many are solved" until_so 60 grep "^1 of [0-9]* solved" "$TMP/watched"
-check "and starts the next one" until_so 60 grep "^  .*exercises-work/03-2/ddp.c:[0-9]" "$TMP/watched"
-check "which it watches" until_so 60 grep "watching .*03-2;" "$TMP/watched"
-echo >>"$work/03-2/ddp.c"
-check "and checks after its first save" until_so 120 grep "rank 0 learns\|two ranks learn" "$TMP/watched"
+check "and starts the next one" until_so 60 grep "^  .*exercises-work/03-7/sampler.c:[0-9]" "$TMP/watched"
+check "which it watches" until_so 60 grep "watching .*03-7;" "$TMP/watched"
+echo >>"$work/03-7/sampler.c"
+check "and checks after its first save" until_so 120 grep "two ranks finish with 97 images" "$TMP/watched"
 kill $watcher
 wait $watcher
 check "SIGTERM ends it" test $? = 143

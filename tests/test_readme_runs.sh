@@ -62,7 +62,7 @@ how()
         *" --join "*) not_run ;;
     *": ./ddp exercise check"* | *": ./ddp exercise watch"* | *" ./ddp exercise run"* | *": ./ddp exercise reset"*)
         not_run ;;
-    *": ./ddp exercise "*) like "$(sed -E 's/\[?\bID\b\]?/03-1/; s/\[STEP\]/03/' <<<"$2")" ;;
+    *": ./ddp exercise "*) like "$(sed -E 's/\[?\bID\b\]?/03-1/; s/\[STEP\]/03/; s/\[PLAN\]/half/' <<<"$2")" ;;
     *": exercises/author.sh save 03-20")
         like "echo '// TODO(03-20): spoiled' >>exercises-work/author-03-20/ddp.c; $2" ;;
     *": exercises/author.sh edit 03-20") like "rm -r exercises-work/author-03-20; $2" ;;

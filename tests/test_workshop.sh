@@ -4,7 +4,8 @@
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 
-# workshop.md quotes docs/workshop/plan.txt; test_series.sh checks the quote. Each plan needs a table in workshop.md.
+# docs/workshop/plan.txt has the plans. workshop.md and exercises/README.md quote it; test_series.sh checks the quotes.
+# Each plan needs a table in workshop.md, and both READMEs list the exercises of an hour and of a day.
 
 cat >plan.py <<'END'
 import glob, re, sys
@@ -20,33 +21,55 @@ def minutes_of(exercise):
 page, wrong, of_step_03 = read("docs/workshop.md"), [], {}
 known = {row.split("|")[1].strip() for row in page.split("## The blocks")[1].splitlines() if row.startswith("| ")}
 plans = read("docs/workshop/plan.txt").splitlines()[1:]
+lists = {"README.md": (r"\*\*If you have an hour\*\*", r"\*\*If you have a day\*\*"),
+         "README.zh-CN.md": (r"\*\*如果只有一个小时\*\*", r"\*\*如果有一天时间\*\*")}
 for line in plans:
-    plan, total, exercises = re.fullmatch(r"(\S.*\S) +(\d+)  (.*)", line).groups()
+    key, plan, total, exercises = re.fullmatch(r"(\w+) +(\S.*\S) +(\d+)  (.*)", line).groups()
     exercises = [tuple(one.split()) for one in exercises.split(", ")]
+    ids = [one for one, _ in exercises]
+    if exercises != [(one, str(minutes_of(one))) for one in ids]:
+        wrong.append(f"{plan}: task.md has other minutes than {exercises}")
+    for readme, (hour, day) in lists.items():
+        text = re.search(rf"{hour}(.*?){day}(.*?)\n\n", read(readme), re.S)
+        if key in ("hour", "day") and re.findall(r"\d\d-\d+", text[1 if key == "hour" else 2]) != ids:
+            wrong.append(f"{plan}: {readme} has other exercises than {ids}")
     rows = re.search(rf"^## {plan}\n(.*?)^## ", page, re.S | re.M | re.I)[1]
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows.splitlines() if re.match(r"\| \d", row)]
     done = []
     for minutes, block, what, work in rows:
-        ids = re.sub(r"\(.*\)", "", work).replace(",", " ").split()
-        done += ids
-        if ids and sum(map(minutes_of, ids)) != int(minutes):
-            wrong.append(f"{plan}: {work} has {minutes} minutes")
+        now = re.sub(r"\(.*\)", "", work).replace(",", " ").split()
+        done += now
+        if now and not 2 * sum(map(minutes_of, now)) <= int(minutes) <= 4 * sum(map(minutes_of, now)):
+            wrong.append(f"{plan}: {work} has {minutes} minutes, not about three times those of one reader")
         if block not in known and block not in ("", "end", "beyond"):
             wrong.append(f"{plan}: block {block} is not explained")
     if sum(int(row[0]) for row in rows) != int(total):
         wrong.append(f"{plan}: {sum(int(row[0]) for row in rows)} minutes, not {total}")
-    if [(one, str(minutes_of(one))) for one in done] != exercises:
-        wrong.append(f"{plan}: the page has {done}, or task.md has other minutes")
-    readme = re.search(r"have a day\*\*(.*?)\n\n", read("README.md"), re.S)[1]
-    if plan == "a day" and re.findall(r"\b\d\d-\d+", readme) != done:
-        wrong.append(f"{plan}: README.md has other exercises")
+    if done != ids:
+        wrong.append(f"{plan}: the page has {done}, not {ids}")
     of_step_03[plan] = sum(int(row[0]) for row in rows if row[1].startswith("03"))
 if len(plans) != 5 or of_step_03["a day"] <= of_step_03["half a day"]:
     wrong.append(f"step 03 has {of_step_03}")
 print(*wrong, sep="\n")
 sys.exit(bool(wrong))
 END
-check "the minutes of each plan add up" python3 plan.py "$SRC"
+check "each plan has its exercises and minutes on all pages" python3 plan.py "$SRC"
+mkdir -p other/docs
+cp -r "$SRC"/README{,.zh-CN}.md "$SRC/exercises" other && cp -r "$SRC"/docs/workshop{,.md} other/docs
+drift() # FILE SCRIPT
+{
+    cp "other/$1" kept
+    sed -i "$2" "other/$1"
+    check "it is a change: $1, $2" not cmp -s kept "other/$1"
+    check "a page that differs is found: $1, $2" not python3 plan.py other
+    mv kept "other/$1"
+}
+check "the copy has the same plans" python3 plan.py other
+drift README.md 's/03-1, 03-7, 03-2/03-1, 03-2, 03-7/'
+drift README.zh-CN.md 's/start 04-7/start 04-4/'
+drift docs/workshop.md 's/03-1, 03-7 (/03-7, 03-1 (/'
+drift docs/workshop/plan.txt 's/, 07-1 5//'
+drift exercises/07-1_twice/task.md 's/^- minutes: 5/- minutes: 15/'
 
 expect 2 "slides: unknown argument" "$SRC/ddp" slides here
 expect 1 "No such file or directory" "$SRC/ddp" slides -o nowhere/slides.html
@@ -61,14 +84,15 @@ import html, re, sys
 def words(part):
     return re.sub("(?s)<(pre|table|svg).*?</\\1>|<.*?>", " ", part).split()
 
-def of_page(plan):
+def blocks_of(plan):
     table = re.search(rf"^## {plan}\n(.*?)^## ", page, re.S | re.M)[1]
     rows = [[cell.strip() for cell in row.split("|")] for row in table.splitlines() if re.match(r"\| \d", row)]
-    done = [one for row in rows for one in re.sub(r"\(.*\)", "", row[4]).replace(",", " ").split()]
-    return list(dict.fromkeys(row[2] for row in rows if row[2])), done
+    return list(dict.fromkeys(row[2] for row in rows if row[2]))
 
 with open(sys.argv[1] + "/docs/workshop.md", encoding="utf-8") as file:
     page = file.read()
+with open(sys.argv[1] + "/docs/workshop/plan.txt", encoding="utf-8") as file:
+    plans = {line.split()[0]: re.findall(r"\b\w{2,3}-\d+", line) for line in file}
 wrong = []
 for plan, name in (("half", "Half a day"), ("day", "A day"), ("nccl", "NCCL, half a day")):
     with open(plan + ".html", encoding="utf-8") as file:
@@ -76,8 +100,8 @@ for plan, name in (("half", "Half a day"), ("day", "A day"), ("nccl", "NCCL, hal
     slides = re.findall("(?s)<section.*?</section>", source)
     blocks = list(dict.fromkeys(re.search("<footer>(.*?) &nbsp;", one)[1] for one in slides))
     exercises = re.findall("<h1>Exercise (.*?):", source)
-    if (blocks, exercises) != of_page(name):
-        wrong.append(f"{plan}: the slides have {blocks}, {exercises}, and the page {of_page(name)}")
+    if (blocks, exercises) != (blocks_of(name), plans[plan]):
+        wrong.append(f"{plan}: the slides have {blocks}, {exercises}, not {blocks_of(name)}, {plans[plan]}")
     if len(slides) > 60 or re.search(r'(src|href)="[^#]|@import|url\(https?:', source):
         wrong.append(f"{plan}: {len(slides)} slides, or something is loaded")
     for number, one in enumerate(slides, 1):

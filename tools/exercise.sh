@@ -17,6 +17,7 @@ root=${self%/tools/*}
 exercises=${DDP_EXERCISES:-$root/exercises}
 work=$(readlink -m "${DDP_EXERCISES_WORK:-$root/exercises-work}")
 build=$(readlink -m "${DDP_BUILD:-$root/build}")
+plans=$root/docs/workshop/plan.txt
 flags=compile_flags.txt     # for editors: clangd reads it
 [ -t 1 ] || bold='' dim='' red='' green='' yellow='' plain=''
 
@@ -26,6 +27,9 @@ usage()
 ./ddp exercise - fix a mistake or write missing code in a copy of a step; a check runs your program
 
   exercise list [STEP]      all exercises, or those of a step; * marks the current one
+  exercise plan [hour|half|day|two|nccl]
+                            the exercises of an hour, half a day, a day, two days or half a day of NCCL, in their
+                            order; "next" follows the plan that you named last (without one: the day)
   exercise start ID         copy the step to exercises-work/ID and show the task
   exercise task [ID]        show the task again
   exercise check [ID]       build and run your program; show what was expected and what was found
@@ -154,23 +158,64 @@ state_of()
     if [ -e "$state/solved" ]; then echo solved; elif [ -d "$copy" ]; then echo started; else echo -; fi
 }
 
-cmd_list() # [STEP]
+# print_rows: a row for each exercise whose folder is read from stdin. Sets solved, count and minutes.
+print_rows()
 {
-    local folder color mark solved=0 count=0 last
+    local folder color mark last
+    solved=0 count=0 minutes=0
     last=$(current)
-    [[ ! ${1:-} =~ ^[0-9]$ ]] || set -- "0$1"
     while read -r folder; do
         choose "${folder##*/}"
-        [[ $program == "${1:-}"* ]] || continue
         case $(state_of) in solved) color=$green solved=$((solved + 1)) ;; started) color=$yellow ;; *) color= ;; esac
         mark=' '
         [ "$id" != "$last" ] || mark='*'
         printf '%s%s %-6s %-7s%s  %-6s  %3s min  %s\n' "$mark" "$color" "$id" "$(state_of)" "$plain" \
             "$(difficulty_in_words)" "$(field "$exercise" minutes)" "$(title_of "$exercise")"
-        count=$((count + 1))
-    done < <(list_exercises)
+        count=$((count + 1)) minutes=$((minutes + $(field "$exercise" minutes)))
+    done
+}
+
+cmd_list() # [STEP]
+{
+    local solved count minutes folder
+    [[ ! ${1:-} =~ ^[0-9]$ ]] || set -- "0$1"
+    print_rows < <(while read -r folder; do
+        choose "${folder##*/}"
+        [[ $program != "${1:-}"* ]] || echo "$folder"
+    done < <(list_exercises))
     [ $count != 0 ] || die_usage "there are no exercises of step '$1'" "./ddp exercise list"
     echo "$solved of $count solved"
+}
+
+# in_plan NAME: the folders of a plan's exercises, in its order. "two" is the second of two days.
+in_plan()
+{
+    local id
+    for id in $(awk -v name="$1" '$1 == name' "$plans" | grep -oE '\b[0-9a-z]{2,3}-[0-9]+\b'); do
+        find_exercise "$id"
+    done
+}
+chosen_plan() { grep -m 1 -xE 'hour|half|day|two|nccl' "$work/.state/plan" 2>/dev/null || echo day; }
+# in_chosen_plan: two days are the day's exercises, then the second day's
+in_chosen_plan() { [ "$(chosen_plan)" != two ] || in_plan day; in_plan "$(chosen_plan)"; }
+
+cmd_plan() # [NAME]
+{
+    local solved count minutes day days next
+    if [ -n "${1:-}" ]; then
+        mkdir -p "$work/.state"
+        echo "$1" >"$work/.state/plan"
+    fi
+    days=$(chosen_plan)
+    [ "$days" != two ] || days="day two"
+    for day in $days; do
+        printf '%s%s%s\n' "$bold" "$(sed -nE "s/^$day +(.*[^ ]) +[0-9]+  .*/\1/p" "$plans")" "$plain"
+        print_rows < <(in_plan "$day")
+        echo "$solved of $count solved; $minutes minutes"
+    done
+    exercise=
+    next=$(next_exercise)
+    [ -z "$next" ] || say_next "$next"
 }
 
 cmd_start()
@@ -258,14 +303,16 @@ check()
 
 is_solved() { [ -e "$work/.state/$(id_of "$1")/solved" ]; }
 
-# Prints the folder of the next unsolved exercise; after the last, starts again at the first. Nothing if all are solved.
+# Prints the folder of the next unsolved exercise: of the plan, first after the current exercise; then of both days;
+# then of all. Nothing if all are solved.
 next_exercise()
 {
     local folder
     while read -r folder; do
         is_solved "$folder" || { echo "$folder"; return; }
-    done < <(list_exercises | sed "1,\\|^$exercise\$|d"; list_exercises)
+    done < <(in_chosen_plan | sed "1,\\|^$exercise\$|d"; in_chosen_plan; in_plan day; in_plan two; list_exercises)
 }
+say_next() { echo "next: ./ddp exercise start $(id_of "$1")      $(title_of "$1")"; }
 
 say_progress()
 {
@@ -276,7 +323,7 @@ say_progress()
     done < <(list_exercises)
     echo "$solved of $count solved"
     next=$(next_exercise)
-    [ -z "$next" ] || echo "next: ./ddp exercise start $(id_of "$next")      $(title_of "$next")"
+    [ -z "$next" ] || say_next "$next"
 }
 
 cmd_check()
@@ -542,13 +589,17 @@ parse()
     case $command in
     help | -h | --help) command=help; return ;;
     list) options=("${typed%/}") ;;
+    plan)
+        [[ $typed =~ ^(|hour|half|day|two|nccl)$ ]] ||
+            die_usage "exercise plan: there is no plan '$typed'" "the plans are hour, half, day, two and nccl"
+        options=("$typed") ;;
     grade) [ ${#options[@]} != 0 ] || die_usage "exercise grade: which folders?" "./ddp exercise help"; return ;;
     start | reset) [ -n "$typed" ] || die_usage "exercise $command: which one?" "./ddp exercise list" ;;
     task | check | watch | run | hint | solution | answer) ;;
     *) die_usage "exercise: there is no command '$command'" "./ddp exercise help" ;;
     esac
     [ -z "$unknown" ] || die_usage "exercise $command: unknown option $unknown" "./ddp exercise help"
-    [ "$command" = list ] || choose "$typed"
+    [[ $command == @(list|plan) ]] || choose "$typed"
 }
 
 # `needs ARGUMENTS` is for ./ddp: it checks the arguments and prints the programs that must be built first, if any.

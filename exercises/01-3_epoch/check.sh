@@ -56,5 +56,5 @@ done
 finished right 1 "${same[@]}" --save right.st --save-every 4 --trace right.json
 learner yours 1 "${same[@]}" --save yours.st --save-every 4 --trace yours.json
 why="--save-every saves after every so many steps, and finish_epoch after each epoch."
-equal "with --save-every 4 the run saves as often as the finished step" "$(grep -c '"save"' right.json)" \
-    "$(grep -c '"save"' yours.json)"
+equal "with --save-every 4 the run saves as often as the finished step" "$(saves right.json)" \
+    "$(saves yours.json)"

@@ -25,4 +25,4 @@ equal "the resumed run ends with the weights of an uninterrupted one" "$(value w
 learner calm 2 "${same[@]}" --trace calm.json
 finished whole 2 "${same[@]}" --trace whole.json
 why="The gradients have room for a flag: MODEL_SPARE floats after them."
-equal "no message is added" "$(grep -c '"call":' whole.json) calls" "$(grep -c '"call":' calm.json) calls"
+equal "no message is added" "$(all_calls whole.json) calls" "$(all_calls calm.json) calls"

@@ -8,7 +8,7 @@ finished three 3 --train-samples 97
 finished seen 3 "${seeing[@]}"
 
 why="-b is the batch of one rank."
-equal "1. the global batch of 3 ranks with 8 images each" "$(sed -n 's/.*global batch \([0-9]*\).*/\1/p' three.out)" \
+equal "1. the global batch of 3 ranks with 8 images each" "$(global_batch three)" \
     "$(answer 1)"
 why="97 samples on 3 ranks are 33 for each, rounded up. With batches of 8, the last batch is smaller."
 equal "2. steps in an epoch" "$(value three.0.jsonl step steps)" "$(answer 2)"

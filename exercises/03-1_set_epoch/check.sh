@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# In three epochs, each rank must use images in three orders: those of the finished step.
+# In three epochs, each rank must use images in three orders: those of the finished step. A run that is resumed after
+# the first epoch must use the orders of the second and third.
 # fails with: rank 0 uses the same order in several epochs
 build
 know_images 24
@@ -28,4 +29,17 @@ why="PyTorch's order: every rank shuffles epoch 1 with the seed itself, epoch 2 
 also depended on the rank, two ranks would use some of the same images."
 for rank in 0 1; do
     beside "rank $rank shuffles with seed + epoch" same "" expected expected.$rank found found.$rank
+done
+
+learner first 2 "${seeing[@]}" --epochs 1 --save first.st
+learner resumed 2 "${seeing[@]}" --epochs 3 --resume first.st
+why="The first epoch of this program was epoch 2 of the training. The checkpoint has that number: job->state.epoch
+counts the finished epochs of the whole training, not those of this program."
+for rank in 0 1; do
+    sed -n 2,3p expected.$rank >expected
+    for epoch in 2 3; do
+        images resumed.$rank.jsonl $epoch >took
+        printf 'epoch %d   %s\n' $epoch "$(in_a_row took)"
+    done >found
+    beside "rank $rank uses the orders of epochs 2 and 3 after a restart" same "" expected expected found found
 done

@@ -29,7 +29,7 @@ gradients, or a sum that is being computed while the optimizer reads it."
         "$(value "$name.right.0.jsonl" end weight_hash)" "$(value "$name.0.jsonl" end weight_hash)"
     why="Gradients should still travel in buckets, while backward is running."
     equal "the ranks send as many messages as in the finished step${words:+ ($words)}" \
-        "$(grep -c '"all_reduce ' "$name.right.json")" "$(grep -c '"all_reduce ' "$name.json")"
+        "$(all_reduces "$name.right.json")" "$(all_reduces "$name.json")"
 }
 
 waits small "" --bucket-mb 0.01

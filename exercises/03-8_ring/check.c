@@ -3,6 +3,8 @@
 // times 1 to 9. It writes the results to ring.SIZE.RANK:
 //
 //   number COUNT EXPECTED FOUND       each number, if COUNT is below 10
+//   send COUNT TO NUMBERS             each comm_send and comm_receive, in their order
+//   receive COUNT FROM NUMBERS
 //   total COUNT WRONG SENT OTHERS     wrong numbers; bytes sent; bytes moved by other calls than
 //                                     comm_send and comm_receive
 #include "check.h"
@@ -14,12 +16,16 @@
 static DdpHook hook;
 static void *hook_arg;
 static uint64_t sent, received;
+static FILE *out;           // while numbers are added up
+static size_t adding;       // how many
 
 WRAPPED(comm_send);
 void __wrap_comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type,
                       int to)
 {
     uint64_t before = comm_bytes(comm);
+    if (out)
+        fprintf(out, "send %zu %d %zu\n", adding, to, count);
     __real_comm_send(comm, stream, values, count, type, to);
     sent += comm_bytes(comm) - before;
 }
@@ -29,11 +35,13 @@ void __wrap_comm_receive(Comm *comm, Stream *stream, void *values, size_t count,
                          int from)
 {
     uint64_t before = comm_bytes(comm);
+    if (out)
+        fprintf(out, "receive %zu %d %zu\n", adding, from, count);
     __real_comm_receive(comm, stream, values, count, type, from);
     received += comm_bytes(comm) - before;
 }
 
-static void try_count(FILE *out, Comm *comm, Stream *stream, size_t count)
+static void try_count(Comm *comm, Stream *stream, size_t count)
 {
     float unit = 1, all = 0;
     float *values = xcalloc(count, sizeof *values);
@@ -45,6 +53,7 @@ static void try_count(FILE *out, Comm *comm, Stream *stream, size_t count)
     }
     uint64_t before = comm_bytes(comm);
     sent = received = 0;
+    adding = count;
     hook(hook_arg, comm, stream, values, count);
     stream_sync(stream);
     for (size_t i = 0; i < count; i++) {
@@ -65,11 +74,12 @@ static void spy(void *arg, Comm *comm, Stream *stream, float *grads, size_t coun
     if (!tried) {
         char name[64];
         snprintf(name, sizeof name, "ring.%d.%d", comm_size(comm), comm_rank(comm));
-        FILE *out = fopen(name, "w");
+        out = fopen(name, "w");
         CHECK(out, "", "%s cannot be written", name);
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-            try_count(out, comm, stream, counts[i]);
+            try_count(comm, stream, counts[i]);
         fclose(out);
+        out = NULL;
         tried = true;
     }
     hook(hook_arg, comm, stream, grads, count);

@@ -1,18 +1,48 @@
-// Causes an overflow: in step OVERFLOW_IN_STEP, rank 1's loss has an infinite gradient.
+// Causes overflows on rank 1. In step OVERFLOW_IN_STEP its loss has an infinite gradient, and so have
+// all layers. If OVERFLOW_ALONE is set, only the first gradient of a layer is infinite: in step 2 that
+// of the layer whose gradients are final first, in step 3 that of the next layer, and so on.
+#include "ddp.h"
+#include "model.h"
 #include "ops.h"
 #include "wrap.h"
 
 #include <math.h>
 #include <stdlib.h>
 
+static Model *model;
+static int steps, layers;       // those that have begun; in this step, those whose gradients are final
+
+static bool is_rank_1(void)
+{
+    const char *rank = getenv("RANK");
+    return rank && atoi(rank) == 1;
+}
+
+WRAPPED(model_new);
+Model *__wrap_model_new(Device *device, Ops *ops, const ModelConfig *config)
+{
+    return model = __real_model_new(device, ops, config);
+}
+
 WRAPPED(loss_cross_entropy);
 void __wrap_loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits,
                                const int32_t *labels, Scalars *scalars, Stats *stats,
                                float *dlogits)
 {
-    static int steps;
-    const char *step = getenv("OVERFLOW_IN_STEP"), *rank = getenv("RANK");
+    const char *step = getenv("OVERFLOW_IN_STEP");
     __real_loss_cross_entropy(ops, rows, classes, logits, labels, scalars, stats, dlogits);
-    if (dlogits && step && rank && atoi(rank) == 1 && ++steps == atoi(step))
+    if (dlogits) {
+        steps++;
+        layers = 0;
+    }
+    if (dlogits && step && is_rank_1() && steps == atoi(step))
         dlogits[0] = INFINITY;
+}
+
+WRAPPED(ddp_ready);
+void __wrap_ddp_ready(void *arg, size_t offset, size_t count)
+{
+    if (getenv("OVERFLOW_ALONE") && is_rank_1() && layers++ == steps - 2)
+        model->grads[offset] = INFINITY;
+    __real_ddp_ready(arg, offset, count);
 }

@@ -1,8 +1,9 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Without an overflow the program must train like the finished program. If rank 1's fifth step overflows, all ranks
-# must skip that step: five steps end with the weights of four. No message may be added.
+# must skip that step: five steps end with the weights of four. So must they if only one
+# gradient of one layer overflows. No message may be added.
 # fails with: rank 0 skips the step in which rank 1's gradients overflow
-build --with check.c --wrap loss_cross_entropy
+build --with check.c --wrap loss_cross_entropy --wrap model_new --wrap ddp_ready
 same=(--amp fp16 --train-samples 128 --seed 5 --timeout 5)
 
 learner calm 2 "${same[@]}" --trace calm.json
@@ -13,7 +14,7 @@ why="The average is the sum over ranks, divided by their number and, once, by th
 beside "without an overflow the losses are right" 1e-4 step expected expected found found
 
 why="Which gradients do all ranks have anyway? An overflow on one rank also shows there."
-equal "no message is added" "$(grep -c '"call":' right.json) calls" "$(grep -c '"call":' calm.json) calls"
+equal "no message is added" "$(all_calls right.json) calls" "$(all_calls calm.json) calls"
 
 export OVERFLOW_IN_STEP=5
 # With --bucket-mb 0, amp_wait sends all gradients. So a check before amp_wait never sees their average.
@@ -37,6 +38,16 @@ learner four 2 "${same[@]}" --max-steps 4
 why="A skipped step leaves weights and momentum unchanged."
 equal "the skipped step changes nothing: the weights are those of four steps" \
     "$(value four.0.jsonl end weight_hash)" "$(value five.0.jsonl end weight_hash)"
+
+export OVERFLOW_ALONE=yes
+try_learner alone 2 "${same[@]}"
+printf '%s\n' 0 1 2 3 4 5 5 5 >expected
+values alone.0.jsonl step skipped_steps >skipped
+why="In steps 2 to 6 only one gradient of rank 1 overflows, each time in another layer: in step 2 in the layer whose
+gradients are final first, in step 6 in the last one. One infinite gradient makes one infinite weight: check them all."
+beside "the gradients of each layer are checked" same step expected expected "rank 0" skipped
+[ "$status" = 0 ] || wrong "the run continues after these overflows" < <(last_lines alone)
+unset OVERFLOW_ALONE
 
 learner short 2 "${same[@]}" --compress bf16
 finished right 2 "${same[@]}" --compress bf16

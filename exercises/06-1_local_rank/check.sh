@@ -19,7 +19,7 @@ srun()
                 SLURM_NTASKS="$tasks" SLURM_STEP_NUM_TASKS="$tasks" SLURM_JOB_NUM_NODES=$# \
                 SLURM_STEP_NUM_NODES=$# SLURM_STEP_NODELIST="node[1-$#]" SLURMD_NODENAME=node$((node + 1)) \
                 SLURM_NODEID="$node" SLURM_GTIDS="$ranks" SLURM_PROCID="$rank" SLURM_LOCALID=$local_rank \
-                "$train" "${tiny[@]}" --max-steps 1 --timeout 5 --patience 5 --master-addr 127.0.0.1 \
+                "$train" "${tiny[@]}" --max-steps 1 "${meet_limit[@]}" --master-addr 127.0.0.1 \
                 --rendezvous "file:$PWD/$name.note" >"$name.$rank.out" 2>&1 &
             pids+=($!)
             echo $local_rank >"$name.$rank.local"
@@ -33,8 +33,8 @@ srun()
 introduced()
 {
     local name=$1 rank=$2 found
-    found=$(sed -n "s/^\[init\] == local rank: \([0-9]*\), global rank: $rank .*/\1/p" "$name.0.out")
-    [ -n "$found" ] || found=$(sed -n 's/.*\.c:[0-9]*: //p' "$name.$rank.out" | head -1)
+    found=$(local_rank_of "$name.0" "$rank")
+    [ -n "$found" ] || found=$(first_error "$name.$rank")
     echo "${found:-no output}"
 }
 

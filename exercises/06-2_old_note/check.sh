@@ -15,7 +15,7 @@ task()
     env SLURM_CLUSTER_NAME=made-up SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 \
         SLURM_JOB_NUM_NODES=2 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST='node[1-2]' SLURM_LOCALID=0 \
         SLURMD_NODENAME=node$((rank + 1)) SLURM_NODEID="$rank" SLURM_GTIDS="$rank" SLURM_PROCID="$rank" "$@" \
-        timeout --kill-after=2 "$limit" "$train" "${tiny[@]}" --max-steps 1 --timeout 4 --patience 4 \
+        timeout --kill-after=2 "$limit" "$train" "${tiny[@]}" --max-steps 1 "${meet_limit[@]}" \
         --master-addr 127.0.0.1 --master-port $port --rendezvous "file:$PWD/note" >"$name.$rank.out" 2>&1 &
     task=$!
 }
