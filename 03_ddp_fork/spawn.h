@@ -1,4 +1,4 @@
-// spawn.h - one process for each rank, as torch.multiprocessing.spawn starts them.
+// spawn.h - forks a process for each rank. torch.multiprocessing.spawn starts new interpreters.
 #pragma once
 #include "args.h"
 #include "comm.h"

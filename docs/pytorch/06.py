@@ -54,6 +54,7 @@ def main():
     local_rank = int(os.environ["SLURM_LOCALID"])
     os.environ.update(MASTER_ADDR=first_host(), MASTER_PORT=str(20000 + int(os.environ["SLURM_JOB_ID"]) % 10000))
     if GPU:
+        local_rank %= torch.cuda.device_count()     # with --gpus-per-task=1, each task sees only one, number 0
         torch.cuda.set_device(local_rank)
     dist.init_process_group("nccl" if GPU else "gloo", rank=rank, world_size=world)
     device = torch.device("cuda", local_rank) if GPU else torch.device("cpu")
