@@ -66,8 +66,6 @@ static int count_ranks(const SpawnConfig *config)
     int gpus = count_gpus();
     CHECK(gpus > 0, "nvidia-smi shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them; to train "
           "on the CPU: ./ddp run STEP --backend cpu", "this process finds no GPU");
-    CHECK(config->ranks <= gpus || comm_shares_devices, "start at most one rank per GPU (-n)",
-          "%d ranks, but only %d GPU%s", config->ranks, gpus, gpus == 1 ? "" : "s");
     return config->ranks > 0 ? config->ranks : gpus;
 }
 

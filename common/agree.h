@@ -13,9 +13,9 @@ int agree_neighbours(World *world);
 void agree_same(const World *world, const char *what, const char *value);
 // Fills `range` with the lowest and the highest value of all ranks.
 void agree_range(const World *world, const char *what, int value, int range[2]);
-// No two ranks may have the same value, such as their GPU. Otherwise rank 0 names both and ends the
-// run.
-void agree_unique(const World *world, const char *what, const char *value, const char *hint);
+// How many ranks before this one have the same value, such as their GPU. Sets *different to the
+// number of different values.
+int agree_place(const World *world, const char *what, const char *value, int *different);
 
 // Returns rank 0's value on all ranks. Call it where the ranks' values may differ, for example
 // because they see different files.

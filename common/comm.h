@@ -15,13 +15,13 @@
 typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 } CommType;
 
 extern const char *const comm_backend;  // "nccl" or "gloo"
-extern const bool comm_shares_devices;  // may two ranks use one GPU?
+extern const bool comm_shares_devices;  // do calls pass through the host, as with Gloo?
 
 // Opens this rank's device: GPU number (local rank modulo visible GPUs), or on a CPU its share of
-// the cores (`threads`: device_share's `asked`). All ranks call it. Fails if two ranks get the same
-// GPU and may not share it. With GPUs, each rank moves to the cores next to its GPU if it may
-// (machine_stay_near), and rank 0 prints a line for each rank.
-Device *comm_open_device(const World *world, int threads);
+// the cores (`threads`: device_share's `asked`). All ranks call it. With GPUs, each rank moves to
+// the cores next to its GPU if it may (machine_stay_near), and rank 0 prints a line for each rank,
+// and one if ranks share a GPU. Sets world->gpu_place and gpus_shared, which comm_new needs.
+Device *comm_open_device(World *world, int threads);
 
 // For debugging and teaching. With any of these options, as always with Gloo, the host takes part
 // in calls, so steps are not recorded (device.h).

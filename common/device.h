@@ -38,6 +38,8 @@ Device *device_open(int index, int threads);
 // affinity mask: `asked`; if it is 0, OMP_NUM_THREADS; if that is not set (or not from 1 to 1024),
 // an equal share. warn: print a warning if there are more threads than cores.
 int device_share(int devices, int asked, bool warn);
+// Other processes compute on this GPU as well. So no choice may depend on how long its work takes.
+void device_takes_turns(Device *device);
 void device_close(Device *device);
 void device_use(Device *device);                 // makes it the calling thread's current device
 const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"

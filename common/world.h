@@ -1,5 +1,6 @@
 // world.h - this process's rank, the world size, and a store through which the ranks meet.
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct Store Store;
@@ -8,6 +9,8 @@ typedef struct World {
     int rank, size;
     int local_rank, local_size; // among those on this machine
     int sharers;                // ranks that may use a core of this rank's, itself included
+    int gpu_place;              // among the ranks that share its GPU; 0: the first, or the only one
+    bool gpus_shared;           // do any ranks share a GPU?
     const char *address;        // of this machine, as the other ranks reach it; "": no others
     const char *run;            // the run's unique name, the same on all its ranks
     Store *store;

@@ -56,7 +56,7 @@ check "the doctor names the glibc that is needed" grep -q '^ok  glibc .* or newe
 expect 2 "there is no command 'nonsense'" "$there/run" nonsense
 expect 2 "no test has a name that matches" "$there/run" test nonsense
 
-# The CPU's programs take the place of the GPU's. So the check nccl_refuses_two must fail: they accept two ranks.
+# The CPU's programs take the place of the GPU's, but not in 07. So the check recorded_f32 must fail: there is no GPU.
 rm -r "$there"/build/{cuda,cuda-gloo}/0[1345]*
 for step in 01_single_gpu 03_ddp_fork 05_ddp_amp; do
     ln -s "$BUILD/$step" "$there/build/cuda/$step"
@@ -65,8 +65,8 @@ done
 printf '#!/bin/sh\n' >"$there/build/tests/test_streams_cuda"
 printf '#!/bin/sh\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\nexec "$@"\n' >"$TMP/compute-sanitizer"
 chmod +x "$TMP/compute-sanitizer"
-expect 1 "2 passed, 1 failed, 0 skipped" "$there/run" test '^(test_streams|gloo_2_ranks|nccl_refuses_two)'
-check "the end of the failed test's output" grep -q "^    | exit status 0" "$TMP/output"
+expect 1 "2 passed, 1 failed, 0 skipped" "$there/run" test '^(test_streams|gloo_2_ranks|recorded_f32)'
+check "the end of the failed test's output" grep -q "^    | hint: install a driver" "$TMP/output"
 expect 0 "2 ranks, twice" "$there/run" test gloo_2_ranks
 expect 0 "1 passed, 0 failed" env PATH="$TMP:$PATH" "$there/run" sanitize memcheck_lenet
 
@@ -77,7 +77,7 @@ pretend "$there/build/tests/test_streams_cuda" 'exit 0'
 pretend "$there/build/tests/test_amp_ops_cuda" 'seq 1 500; echo "not so: 1 is 2" >&2; exit 1'
 pretend "$there/build/tests/test_loader_cuda" 'echo "3 passed, 0 failed"'
 printf '%s 9\n' test_{streams,amp_ops,loader}_cuda >"$there/tests/list"
-sed -i 's/^checks=.*/checks=(/; s/^small=/checks=()\nsmall=/' "$there/run"
+sed -i 's/^checks=.*/checks=(/; s/^small=/checks=()\nsmall=/; s/^shared=.*/shared=("connects 30")/' "$there/run"
 report() { PATH="$TMP/bin:$TMP:$PATH" "$there/run" report "$@"; }
 unset CUDA_VISIBLE_DEVICES
 expect 2 "takes -o FILE" report x
@@ -90,6 +90,7 @@ reports "^test_amp_ops_cuda +FAIL"
 reports "^    \| not so: 1 is 2"
 reports "^test_loader_cuda +pass .*3 passed, 0 failed"
 reports "^2 passed, 1 failed, 0 skipped"
+reports "^shared_connects +pass .*two ranks"
 reports "^memcheck_lenet +pass"
 
 tree=$TMP/tree
@@ -102,6 +103,7 @@ expect 1 "the tests cannot be built here, and there is no build/gpu-bundle.tar.x
 pretend "$TMP/carried/gpu-bundle/run" 'echo "it runs: $*"'
 tar -C "$TMP/carried" -cJf "$tree/build/gpu-bundle.tar.xz" gpu-bundle
 expect 0 "it runs: report -o build/gpu-report.txt" bare doctor --gpu --report
+expect 0 "it runs: ranks" bare doctor --gpu --ranks
 rm "$tree/build/gpu-bundle.tar.xz"
 expect 0 "it runs: report -o build/gpu-report.txt" bare doctor --gpu --report
 pretend "$TMP/bin/nvidia-smi" 'exit 9'

@@ -1,5 +1,5 @@
 // test_open_device.c - which simulated GPU each rank opens, when every rank sees all GPUs or only its
-// own. Also agree_same: do all ranks have the same options?
+// own, and whether ranks share it. Also agree_same: do all ranks have the same options?
 // ctest: SANITIZERS asan
 #include "device.h"
 #include "agree.h"
@@ -8,8 +8,9 @@
 #include "../tools/ranks.h"
 
 static int seen;
-static bool own, may_share;             // each rank sees only its own; ranks may share a GPU
+static bool own;                        // each rank sees only its own
 static int rank_here, opened;
+static bool shared;
 
 static int made_up_count(void) { return seen; }
 
@@ -28,19 +29,22 @@ static Device *made_up_open(int index, int threads)
     return NULL;
 }
 
+static void made_up_turns(Device *device) { shared = true; }
+
 #define device_count made_up_count
 #define device_uuid made_up_uuid
 #define device_bus made_up_bus
 #define device_open made_up_open
-#define comm_shares_devices may_share
+#define device_takes_turns made_up_turns
 #include "../common/comm/comm.c"
 
 static int take_device(void *arg, const World *world)
 {
     test_redirect(arg);
+    World mine = *world;
     rank_here = world->rank;
-    comm_open_device(world, 1);
-    return 10 + opened;
+    comm_open_device(&mine, 1);
+    return 10 + opened + (shared ? 100 + 10 * mine.gpu_place : 0);
 }
 
 static const char *said;
@@ -78,13 +82,14 @@ TEST(each_rank_has_a_gpu)
     expect(3, 0, false, (const int[]){ 10, 11, 12 }, "");       // no GPUs: any index will do
 }
 
-TEST(shared_gpus_are_named)
+// Each rank's status is 110 + its GPU + 10 times its place there.
+TEST(ranks_share_gpus_evenly)
 {
-    expect(2, 1, false, (const int[]){ 4, 10 }, "ranks 0 and 1 have the same GPU: GPU-0\n");
-    expect(4, 3, false, (const int[]){ 4, 11, 12, 10 }, "ranks 0 and 3 have the same GPU: GPU-0\n");
-    may_share = true;
-    expect(4, 3, false, (const int[]){ 10, 11, 12, 10 }, "");
-    may_share = false;
+    expect(2, 1, false, (const int[]){ 110, 120 }, "[init] == 2 ranks share 1 GPU and take turns: ");
+    expect(4, 2, false, (const int[]){ 110, 111, 120, 121 }, "[init] == 4 ranks share 2 GPUs and take turns: ");
+    expect(5, 2, false, (const int[]){ 110, 111, 120, 121, 130 }, "5 ranks share 2 GPUs");
+    const char *line = strstr(said, "ranks share");
+    EXPECT(line && !strstr(line + 1, "ranks share"), "only rank 0 says so: %s", said);
 }
 
 static const char *const options[] = { "--lr 1\n--seed 2\n", "--lr 1\n--seed 2\n", "--lr 1\n" };

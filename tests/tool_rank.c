@@ -16,9 +16,6 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"     // `none`: for parts without a number
 
-// All that spawn.c needs of the communication library. On a CPU spawn.c does not read the value.
-__attribute__((weak)) const bool comm_shares_devices = false;
-
 static bool forked;
 static World world;
 static int start;

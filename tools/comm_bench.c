@@ -153,11 +153,10 @@ static void bench_sizes(Bench *b)
     }
 }
 
-static void run(const Config *c, const World *world)
+static void run(const Config *c, World *world)
 {
-    int gpus = device_count();
     check_set_rank(world->rank, world->size);
-    Device *device = device_open(gpus ? world->local_rank % gpus : 0, 1);
+    Device *device = device_count() > 0 ? comm_open_device(world, 1) : device_open(0, 1);
     Bench b = { .config = c, .device = device, .type = type_of(c->type) };
     b.reduces = strcmp(c->op, "all_reduce") == 0;
     b.comm = comm_new(world, device, "bench", NULL);

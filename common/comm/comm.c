@@ -25,16 +25,28 @@ static void go_near(const World *world, int gpu)
 }
 
 // Compares UUIDs, because a machine's ranks may each see only their own GPU, as number 0.
-Device *comm_open_device(const World *world, int threads)
+static void share_gpus(World *world, int gpu)
+{
+    int different;
+    world->gpu_place = agree_place(world, "GPU", device_uuid(gpu), &different);
+    world->gpus_shared = different < world->size;
+    if (world->gpus_shared && world->rank == 0)
+        printf("[init] == %d ranks share %d GPU%s and take turns: for learning, not for speed\n",
+               world->size, different, different == 1 ? "" : "s");
+}
+
+Device *comm_open_device(World *world, int threads)
 {
     int gpus = device_count(), index = gpus > 0 ? world->local_rank % gpus : world->local_rank;
-    if (gpus > 0 && !comm_shares_devices)
-        agree_unique(world, "GPU", device_uuid(index),
-                     "each rank needs a GPU of its own: start fewer ranks, or let them share one "
-                     "(./ddp run STEP --backend cuda-gloo)");
-    if (gpus > 0)
+    if (gpus > 0) {
+        share_gpus(world, index);
         go_near(world, index);
-    return device_open(index, device_share(world->sharers, threads, world->local_rank == 0));
+    }
+    Device *device = device_open(index, device_share(world->sharers, threads,
+                                                     world->local_rank == 0));
+    if (world->gpus_shared)
+        device_takes_turns(device);
+    return device;
 }
 
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count)

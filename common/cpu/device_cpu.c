@@ -465,6 +465,7 @@ Replay *replay_new(Device *device, int keys) { return xcalloc(1, 1); }
 
 void replay_free(Replay *replay) { free(replay); }
 void replay_forbid(Device *device) { }
+void device_takes_turns(Device *device) { }
 
 static _Thread_local double step_began;     // s; 0: no step runs, or its first message was sent
 

@@ -202,10 +202,11 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 // are rounded to the tensors' type. y is rounded, too, before a bias is added.
 //
 // There is no race if bits must be the same in every run, because each run may have a different
-// winner. There is none for a second batch size either, as memory may be short.
+// winner. There is none for a second batch size either, as memory may be short, or if other
+// processes slow down the engines.
 static void find_plans(Conv *conv, const ConvProblem *problem, bool is_first)
 {
-    bool race = !conv->ops->config.deterministic && is_first;
+    bool race = !conv->ops->config.deterministic && is_first && !conv->ops->device->takes_turns;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
         if (pass == PASS_DATA && !conv->spec.needs_dx)
             continue;

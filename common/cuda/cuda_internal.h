@@ -47,6 +47,7 @@ struct Device {
     int major;                  // its compute capability, without the part after the point
     Stream compute;
     bool never_record;          // replay_run calls the step each time
+    bool takes_turns;           // with other processes
     void (*while_waiting)(void); // called while the host waits for the device; or NULL
     cudaStream_t fills;         // zeroes new memory; never recorded
     cudaEvent_t step[3];        // of the step that is being measured: begin, first message, end

@@ -40,7 +40,8 @@ static const char hint_device[] =
     "nvidia-smi shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them; to train on the CPU: "
     "./ddp run STEP --backend cpu, or build/cpu/STEP/train";
 static const char hint_memory[] =
-    "a smaller batch (-b) or model needs less memory; nvidia-smi shows what else uses the GPU";
+    "a smaller batch (-b) or model, or fewer ranks on this GPU (-n), need less memory; nvidia-smi "
+    "shows what else uses it";
 static const char hint_arch[] =
     "this build has no code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
 
@@ -49,6 +50,10 @@ static const struct {
     cudaError_t status;
     const char *hint;
 } cuda_hints[] = {
+    { cudaErrorMemoryAllocation, hint_memory },
+    { cudaErrorDevicesUnavailable,
+      "in exclusive mode a GPU serves one process: start one rank per GPU (-n), or let processes "
+      "share it (as root): nvidia-smi -c DEFAULT" },
     { cudaErrorSystemDriverMismatch, hint_driver },
     { cudaErrorUnsupportedPtxVersion, hint_driver },
     { cudaErrorNoKernelImageForDevice, hint_arch },
@@ -207,6 +212,8 @@ Device *device_open(int index, int threads)
     alive_device_step(-1);
     return device;
 }
+
+void device_takes_turns(Device *device) { device->takes_turns = true; }
 
 void device_close(Device *device)
 {

@@ -96,19 +96,26 @@ void agree_range(const World *world, const char *what, int value, int range[2])
     store_get(world, key_of("range of", 0), range, 2 * sizeof *range);
 }
 
-void agree_unique(const World *world, const char *what, const char *value, const char *hint)
+int agree_place(const World *world, const char *what, const char *value, int *different)
 {
-    char (*all)[LINE] = xcalloc((size_t)world->size, sizeof *all);
+    size_t ranks = (size_t)world->size;
+    char (*all)[LINE] = xcalloc(ranks, sizeof *all);
+    int *places = xcalloc(ranks + 1, sizeof *places);       // the last one is *different
     store_put(world, key_of(what, world->rank), value, strlen(value) + 1);
     for (int i = 0; world->rank == 0 && i < world->size; i++) {
         store_get(world, key_of(what, i), all[i], LINE - 1);
         for (int k = 0; k < i; k++)
-            if (strcmp(all[k], all[i]) == 0) {
-                WARN(hint, "ranks %d and %d have the same %s: %s", k, i, what, all[i]);
-                end_run(world);
-            }
+            places[i] += strcmp(all[k], all[i]) == 0;
+        places[ranks] += places[i] == 0;
     }
+    if (world->rank == 0)
+        store_put(world, key_of("places by", 0), places, (ranks + 1) * sizeof *places);
+    store_get(world, key_of("places by", 0), places, (ranks + 1) * sizeof *places);
+    int place = places[world->rank];
+    *different = places[ranks];
+    free(places);
     free(all);
+    return place;
 }
 
 bool agree_broadcast(const World *world, const char *what, bool value)

@@ -105,7 +105,7 @@ static void join(const Id *id, int rank, int size)
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId unique, int rank)
 {
     static const char rule[] = "Rank 0 calls ncclGetUniqueId, and passes its id on to all ranks, as with MPI_Bcast";
-    int gpu;
+    int gpu, gpus;
     Id id;
     char text[16];
     memcpy(&id, &unique, sizeof id);
@@ -121,7 +121,9 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId unique, 
         join(&id, rank, ranks);
     cudaGetDevice(&gpu);
     snprintf(text, sizeof text, "GPU %d", gpu);
-    agree_unique(&world, "GPU", text, "before anything else, each rank calls cudaSetDevice with its local rank");
+    CHECK(agree_place(&world, "GPU", text, &gpus) == 0,
+          "before anything else, each rank calls cudaSetDevice with its local rank",
+          "rank %d has the same GPU as another rank: %s", rank, text);
     *comm = xcalloc(1, sizeof **comm + (1 + 2 * (size_t)ranks) * sizeof(Lane));
     **comm = (struct ncclComm){ id.number, rank, ranks };
     snprintf(text, sizeof text, "NCCL %d", id.number);

@@ -18,8 +18,10 @@
 //   - in a capture: waiting, allocating, copying from pageable memory, making a cuDNN plan, forking a
 //     stream without joining it, waiting for work that is not captured
 //   - copying to or from pageable memory while the stream has work: a wait that the watchdog does not see
-//   - destroying a communicator that a graph still uses, or after its stream; two communicators
+//   - destroying or aborting a communicator that a graph still uses, or after its stream; two communicators
 //     on a device without NCCL_LAUNCH_ORDER_IMPLICIT=1
+//   - ranks that share a GPU without NCCL_NVLS_ENABLE=0, or look like two machines without NCCL_NET=Socket. As in NCCL,
+//     the communicator fails if they look like one machine, without NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30
 //   - using the legacy stream, a blocking one, one of a different device, or a thread without a device
 //   - using memory that is not allocated, too short or freed, or host memory in place of device memory, checked at each
 //     access of a kernel; shared memory without a barrier; a workspace that is too small
@@ -27,7 +29,7 @@
 //
 // The mock cannot show:
 //
-//   - speed
+//   - speed, and the turns that processes take on a GPU
 //   - what the real libraries accept, choose and round (TF32, the order of sums), how they fail, whether NCCL hangs
 //   - hardware effects: memory that other blocks or streams see late, blocks that run at the same time
 //   - every missing wait: only those for which the delays produce a wrong order
@@ -37,9 +39,9 @@
 // FAKE_LOAD (milliseconds that CUDA's first use, cudnnCreate and the first communicator take to load a library; 0),
 // FAKE_NCCL_VERSION, FAKE_MAJOR (of the compute capability; 9), FAKE_DRIVER (the driver's CUDA version), FAKE_COUNT,
 // FAKE_CUDNN, FAKE_CUBLAS (the status of cudaGetDeviceCount, cudnnCreate, cublasLtCreate; 0), FAKE_NODES (1: prints how
-// many nodes a graph has), FAKE_FAILURE (of the GPU: memory, crash, hang, numbers, peers), FAKE_SLOW_OP (the number of
-// an operation that takes FAKE_SLOW_S more seconds; FAKE_PRINT_OPS prints the numbers), FAKE_INIT_HANGS (the rank on
-// which NCCL's start never ends).
+// many nodes a graph has), FAKE_FAILURE (of the GPU: memory, crash, hang, numbers, peers, exclusive, context, nccl),
+// FAKE_SLOW_OP (the number of an operation that takes FAKE_SLOW_S more seconds; FAKE_PRINT_OPS prints the numbers),
+// FAKE_INIT_HANGS (the rank on which NCCL's start never ends).
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>

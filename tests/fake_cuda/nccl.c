@@ -13,7 +13,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { MAX_RANKS = 64, HEADER = 4096, PLACE = 64 << 20 };
+enum { MAX_RANKS = 64, HEADER = 8192, PLACE = 64 << 20 };
 
 typedef enum Kind { REDUCE, BROADCAST, GATHER_ALL, GATHER } Kind;
 
@@ -26,7 +26,10 @@ typedef struct Doing {
 typedef struct Shared {
     _Atomic int arrived, round;
     Doing doing[MAX_RANKS];
+    char hosts[MAX_RANKS][80];
+    int devices[MAX_RANKS];
 } Shared;
+_Static_assert(sizeof(Shared) <= HEADER, "");
 
 struct ncclComm {
     int rank, size;
@@ -62,9 +65,11 @@ const char *ncclGetErrorString(ncclResult_t result)
     return "a fake error";
 }
 
+static char last_error[100];
+
 const char *ncclGetLastError(ncclComm_t comm)
 {
-    return "";
+    return last_error;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
@@ -104,6 +109,45 @@ ncclResult_t ncclGetVersion(int *version)
     return ncclSuccess;
 }
 
+static const char *setting(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? text : "";
+}
+
+static void tell_where(struct ncclComm *comm)
+{
+    char *host = comm->shared->hosts[comm->rank];
+    cudaGetDevice(&comm->shared->devices[comm->rank]);
+    if (!setting("NCCL_HOSTID")[0])
+        gethostname(host, 64);
+    else
+        snprintf(host, sizeof comm->shared->hosts[0], "%s", setting("NCCL_HOSTID"));
+}
+
+// Two ranks on one GPU: NCCL refuses this if it takes them for ranks of one machine, unless 2.30 is told not to.
+static ncclResult_t check_places(const struct ncclComm *comm)
+{
+    const Shared *s = comm->shared;
+    bool allowed = fake_setting("FAKE_NCCL_VERSION", NCCL_VERSION_CODE) >= NCCL_VERSION(2, 30, 0) &&
+                   fake_setting("NCCL_MULTI_RANK_GPU_ENABLE", 0) == 1;
+    for (int i = 0; i < comm->size; i++)
+        for (int k = 0; k < i; k++) {
+            bool together = strcmp(s->hosts[i], s->hosts[k]) == 0;
+            if (!together && strcmp(setting("NCCL_NET"), "Socket") != 0)
+                fake_die("ranks %d and %d look like two machines: NCCL would connect them by InfiniBand", k, i);
+            if (s->devices[i] != s->devices[k])
+                continue;
+            if (strcmp(setting("NCCL_NVLS_ENABLE"), "0") != 0)
+                fake_die("ranks %d and %d share a GPU, and NCCL may use NVLink SHARP", k, i);
+            if (together && !allowed) {
+                snprintf(last_error, sizeof last_error, "ranks %d and %d have the same GPU", k, i);
+                return ncclInvalidUsage;
+            }
+        }
+    return ncclSuccess;
+}
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t *config)
 {
@@ -128,11 +172,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id,
     *comm = (struct ncclComm){ .rank = rank, .size = size };
     comm->shared = map_file(path, rank == 0, HEADER + (size_t)size * PLACE);
     comm->places = (char *)comm->shared + HEADER;
+    tell_where(comm);
     meet(comm);
     if (rank == 0)
         unlink(path);
-    *made = comm;
-    return ncclSuccess;
+    ncclResult_t result = fake_fails("nccl") ? ncclUnhandledCudaError : check_places(comm);
+    *made = result == ncclSuccess ? comm : NULL;
+    return result;
 }
 
 // The memory is never freed, since other ranks may still be in the barrier.
@@ -147,6 +193,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    if (comm->graphs > 0)
+        fake_die("ncclCommAbort: %d graphs hold its work: it would wait for them", comm->graphs);
     comm->aborted = true;
     return ncclSuccess;
 }

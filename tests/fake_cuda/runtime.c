@@ -159,7 +159,18 @@ cudaError_t cudaSetDevice(int device)
     touch("cudaSetDevice");
     if (device < 0 || device >= gpus())
         return failed(cudaErrorInvalidDevice);
+    if (fake_fails("exclusive"))
+        return failed(cudaErrorDevicesUnavailable);
+    if (fake_fails("context"))
+        return failed(cudaErrorMemoryAllocation);
     current = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    need_device("cudaGetDevice");
+    *device = current;
     return cudaSuccess;
 }
 

@@ -10,9 +10,10 @@ usage()
     cat <<'END'
 ./run - tests and benchmarks of the CUDA programs on this machine
 
-  report [-o FILE]      doctor, test and sanitize, and a description of this machine, in FILE (default
+  report [-o FILE]      doctor, ranks, test and sanitize, and a description of this machine, in FILE (default
                         results/report.txt)
   doctor                show driver, GPU, libraries and where they were found
+  ranks                 check several NCCL ranks that share the first GPU; takes at most four minutes
   test [REGEX]          run all GPU tests, or those whose name matches; prints a table, writes a log for each
   sanitize [REGEX]      run compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on training steps
   bench [OPTIONS]       compare training steps with PyTorch's on this GPU; details: ./run bench --help
@@ -209,8 +210,8 @@ find_no_gpu()
 # Checks of the steps. Each runs as ./run check NAME, in a temporary directory.
 steps=(01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval)
 checks=(first_start steps_alike twice_f32 twice_tf32 twice_fp16 twice_bf16 recorded_f32 recorded_tf32 recorded_fp16
-    recorded_gpt_tf32 recorded_gpt_fp16 nccl_refuses_two nccl_refuses_launched gloo_2_ranks gloo_4_ranks gloo_2_launched
-    gloo_4_launched gloo_2_sync_bn devices_2 nccl_2_ranks nccl_2_launched nccl_2_fp16 nccl_2_sync_bn)
+    recorded_gpt_tf32 recorded_gpt_fp16 gloo_2_ranks gloo_4_ranks gloo_2_launched gloo_4_launched gloo_2_sync_bn
+    devices_2 nccl_2_ranks nccl_2_launched nccl_2_fp16 nccl_2_sync_bn)
 profiles=(kernels_of_a_step statistics_kernel)      # not checks, so they run only if a regular expression matches
 small=(--data synthetic --train-samples 256 --test-samples 64 -b 32 -j 1 --epochs 1 -p 4 --deterministic)
 
@@ -283,21 +284,6 @@ gpt()
 check_recorded_gpt_tf32() { gpt --amp off; }
 check_recorded_gpt_fp16() { gpt --amp fp16; }
 
-# refused STEP TEXT: two ranks on one GPU end with this message.
-refused()
-{
-    export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
-    CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*}
-    step_command "$here/build/cuda/$1" 2 "${small[@]}"
-    "${command[@]}" >out 2>&1
-    local status=$?
-    cat out
-    echo "exit status $status"
-    [ $status != 0 ] && grep -F -- "$2" out
-}
-check_nccl_refuses_two() { refused 03_ddp_fork "2 ranks, but only 1 GPU"; }
-check_nccl_refuses_launched() { refused 04_ddp_launcher "a GPU of its own"; }
-
 # ranks_alike BACKEND RANKS STEP OPTION...: losses and weights match those of one process over two epochs, and two
 # runs give the same bits. (The program itself compares the hashes of its ranks.)
 ranks_alike()
@@ -333,6 +319,94 @@ check_nccl_2_ranks() { two_gpus; ranks_alike cuda 2 03_ddp_fork; }
 check_nccl_2_launched() { two_gpus; ranks_alike cuda 2 07_dist_eval --amp off; }
 check_nccl_2_fp16() { two_gpus; ranks_twice cuda 2 07_dist_eval --amp fp16 --compress fp16 --accumulate 2; }
 check_nccl_2_sync_bn() { two_gpus; ranks_twice cuda 2 07_dist_eval --amp off --sync-bn; }
+
+# --- ranks that share a GPU -----------------------------------------------------------------------------------------
+# For NCCL only; gloo_* above are the same for Gloo. If the first check fails, the others would fail as well.
+
+shared=("connects 30" "2_ranks 40" "4_ranks 40" "recorded 20" "fp16 25" "sync_bn 25" "mpirun 15" "killed 25" "speed 20")
+few=(--data synthetic --train-samples 120 --test-samples 32 -b 12 -j 1 --epochs 2 -p 5 --deterministic --tf32 0)
+
+# How NCCL connects the ranks: P2P if it knows that they share a GPU, sockets if it takes them for two machines.
+check_shared_connects()
+{
+    local status=0
+    export NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%p
+    step_command "$here/build/cuda/03_ddp_fork" 2 -a lenet "${few[@]}" --max-steps 3
+    hash_of "${command[@]}" || status=1
+    cat out
+    grep -hE 'WARN|NCCL version|nNodes|via|error' nccl.* 2>/dev/null | sort -u | head -60
+    echo "two ranks: $(grep -hoE 'NCCL version [0-9.]+' nccl.* 2>/dev/null | head -1)" \
+        "$(grep -hoE 'via [A-Z0-9]+(/[A-Za-z]+)?' nccl.* 2>/dev/null | sort -u | paste -sd,)"
+    return $status
+}
+check_shared_2_ranks() { ranks_alike cuda 2 03_ddp_fork; }
+check_shared_4_ranks() { ranks_alike cuda 4 03_ddp_fork; }
+check_shared_recorded()
+{
+    step_command "$here/build/cuda/03_ddp_fork" 2 -a lenet "${few[@]}"
+    same_twice "recorded, and not" --check-collectives
+}
+# launched_twice OPTION...
+launched_twice()
+{
+    step_command "$here/build/cuda/07_dist_eval" 2 "${few[@]}" "$@"
+    same_twice "$*, twice"
+}
+check_shared_fp16() { launched_twice -a convnet --amp fp16 --compress fp16 --accumulate 2; }
+check_shared_sync_bn() { launched_twice -a convnet --amp off --sync-bn; }     # two communicators, and recorded
+check_shared_mpirun()
+{
+    local hash
+    have mpirun || { echo "skipped: mpirun is not installed"; exit 77; }
+    export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    step_command "$here/build/cuda/07_dist_eval" 2 -a lenet "${few[@]}" --amp off
+    hash=$(hash_of "${command[@]}") || return 1
+    same "launch and mpirun" "$hash" "$(hash_of mpirun -np 2 "${command[@]:4}")"
+}
+
+# A rank is killed after step 10 of 50; launch starts both again from the checkpoint.
+check_shared_killed()
+{
+    local whole
+    step_command "$here/build/cuda/07_dist_eval" 2 -a lenet "${few[@]}" --amp off --train-samples 600 --save-every 5 \
+        --save net.st --resume auto
+    whole=$(hash_of "${command[@]}") || return 1
+    rm net.st*
+    "${command[0]}" --max-restarts 1 "${command[@]:1}" >out 2>&1 &
+    until grep -q 'step: \[ *10/' out || ! kill -0 $!; do sleep 0.02; done
+    kill -KILL "$(sed -n 's/.* global rank: 1 of 2: .* pid //p' out)"
+    wait $!
+    cat out
+    grep -q "was killed by SIGKILL" out && grep -q "restart 1 of 1" out &&
+        same "undisturbed; killed and restarted" "$whole" "$(sed -n 's/^weight hash: //p' out)"
+}
+
+check_shared_speed()
+{
+    local ranks batch=128 network=resnet18 count=32 seconds=()
+    for ranks in 1 2; do
+        step_command "$here/build/cuda/03_ddp_fork" $ranks -a $network --data synthetic -b $batch -j 2 --epochs 2 \
+            --train-samples $((count * batch * ranks)) --test-samples 64 --metrics $ranks.jsonl
+        hash_of "${command[@]}" >/dev/null || return 1
+        seconds+=("$(sed -n 's/.*"event":"epoch","epoch":2.*"seconds":\([0-9.]*\).*/\1/p' $ranks.jsonl)")
+    done
+    awk -v what="$network, $batch per rank" -v n=$count -v a="${seconds[0]}" -v b="${seconds[1]}" \
+        'BEGIN { printf "%s: a step takes %.2f ms, with two ranks %.2f ms\n", what, a / n * 1e3, b / n * 1e3 }'
+}
+
+cmd_ranks()
+{
+    local row
+    need_libraries
+    new_results ranks
+    find_no_gpu
+    for row in "${shared[@]}"; do
+        try "shared_${row% *}" "${row#* }" "$here/run" check "shared_${row% *}"
+        [ "$failed" = 0 ] || [ "$row" != "${shared[0]}" ] || break
+    done
+    finish
+}
 
 # --- profiles -----------------------------------------------------------------------------------------------------
 
@@ -376,6 +450,10 @@ cmd_check()
 {
     [ -z "${DDP_NO_GPU:-}" ] || { echo "skipped: no GPU"; exit 77; }
     cd "$TMP" || exit 1
+    if [[ $1 == shared_* ]]; then
+        CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
+        export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*}
+    fi
     "check_$1"
 }
 
@@ -465,7 +543,7 @@ cmd_report()
     find_no_gpu
     [ -z "$no_gpu" ] || exit 77
     mkdir -p "$(dirname "$report")" && : >"$report" || die "$report cannot be written" "report -o FILE"
-    for what in print_machine cmd_doctor cmd_test cmd_sanitize; do
+    for what in print_machine cmd_doctor cmd_ranks cmd_test cmd_sanitize; do
         ($what) 2>&1 | tee -a "$report"
         [ "${PIPESTATUS[0]}" = 0 ] || status=1
     done
@@ -495,7 +573,7 @@ cmd_exec() { [ $# -gt 0 ] || die_usage "exec: name a command"; need_libraries; e
 what=${1:-help}
 [ $# = 0 ] || shift
 case $what in
-report | doctor | test | sanitize | bench | exec | check) "cmd_$what" "$@" ;;
+report | doctor | ranks | test | sanitize | bench | exec | check) "cmd_$what" "$@" ;;
 help | -h | --help) usage ;;
 *) die_usage "there is no command '$what'" ;;
 esac

@@ -4,6 +4,7 @@
 #include "clock.h"
 #include "comm/backend.h"
 #include "cuda/cuda_internal.h"
+#include "machine.h"
 #include "trace.h"
 
 #include <nccl.h>
@@ -42,7 +43,11 @@ static void check_result(const Comm *comm, const Call *doing, ncclResult_t resul
     const char *more = ncclGetLastError(comm->backend->nccl);
     if (result == ncclRemoteError)
         call_lost(comm, doing, more);
-    fail_at(__FILE__, line, EXIT_FAILED, "NCCL_DEBUG=INFO makes NCCL print more",
+    fail_at(__FILE__, line, EXIT_FAILED,
+            result == ncclUnhandledCudaError
+                ? "is the GPU's memory full? fewer ranks on it (-n) or a smaller batch (-b) need "
+                  "less; NCCL_DEBUG=INFO makes NCCL print more"
+                : "NCCL_DEBUG=INFO makes NCCL print more",
             "%.*s (%s): %s: %s", (int)strcspn(call, "("), call, comm->name,
             ncclGetErrorString(result), more ? more : "");
 }
@@ -96,12 +101,36 @@ static void keep_host_order(const World *world)
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 
+// NCCL refuses a second rank on a GPU, unless a variable allows it. Before 2.30 there is no such
+// variable. So ranks with different places look like ranks of different machines, and use sockets.
+// NVLink SHARP (NVLS) needs a GPU for each rank. What the user has set is kept. No GPU has run it.
+static void share_gpus(const World *world)
+{
+    char host[2 * MACHINE_NAME + 16];
+    Machine here = machine_here();
+    int version = 0;
+    ncclGetVersion(&version);
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    if (version >= NCCL_VERSION(2, 30, 0)) {
+        setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+        return;
+    }
+    snprintf(host, sizeof host, "%s/%s/%d", here.host, here.boot, world->gpu_place);
+    setenv("NCCL_HOSTID", host, 0);
+    setenv("NCCL_NET", "Socket", 0);
+    setenv("NCCL_MNNVL_ENABLE", "0", 0);
+    if (world->local_size == world->size)
+        setenv("NCCL_SOCKET_IFNAME", "=lo", 0);
+}
+
 void backend_connect(Comm *comm, const World *world)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     struct Backend *backend = comm->backend = xcalloc(1, sizeof *backend);
     unsetenv("NCCL_COMM_ID");     // any process that knows it could join
     keep_host_order(world);
+    if (world->gpus_shared)
+        share_gpus(world);
     device_use(comm->device);
     ALIVE_OUTSIDE("waiting for", "NCCL to connect the ranks");      // and for NCCL to be loaded
     ncclUniqueId id = share_id(comm, world);
