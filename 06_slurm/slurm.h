@@ -13,9 +13,9 @@ bool slurm_is_task(void);
 void slurm_rank(const RendezvousConfig *config, World *world);
 
 // Sets where the ranks of a step meet; rank 0 also binds its socket there. The place is the step's
-// first host, and a port that each rank computes from the numbers of job and step. --master-addr
-// replaces the host, --master-port the port. With --rendezvous, rank 0 writes its address to a
-// file, and the others wait for the file.
+// first host, and a port that each rank computes from the numbers of job and step. Fails if rank 0
+// is on another host. --master-addr replaces the host, --master-port the port. With --rendezvous,
+// rank 0 writes its address to a file, and the others wait for the file.
 void slurm_place(const RendezvousConfig *config, const World *world, TcpStoreConfig *store);
 const char *slurm_first_host(void);
 

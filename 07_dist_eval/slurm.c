@@ -119,6 +119,16 @@ static void leave_loopback(const char *host, TcpAddress address)
           "%s is %s on this host: no other host can reach it", host, address);
 }
 
+// The list has the order of the cluster's nodes. Tasks may have another: that of the network (from
+// Slurm 26.05 on, with a topology plugin), or the user's (SLURM_HOSTFILE).
+static void check_first(const char *host)
+{
+    const char *node = get("SLURMD_NODENAME");
+    CHECK(!node || strcmp(host, node) == 0,
+          "use srun --distribution=plane=N, with N tasks on each node; or --rendezvous file:PATH",
+          "rank 0 is on %s, but the others expect it on the step's first host, %s", node, host);
+}
+
 // Rank 0 writes its address to a file, which the others read.
 static void place_by_file(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
 {
@@ -138,6 +148,8 @@ static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConf
     const char *host = c->address, *local = store->from[0] ? store->from : "127.0.0.1";
     if (!host)
         host = one_host ? local : slurm_first_host();
+    if (store->rank == 0 && !one_host && !c->address)
+        check_first(host);
     store->place = tcp_resolve(host, c->port > 0 ? c->port : step_port());
     if (!one_host && !c->address)
         leave_loopback(host, store->place.address);
@@ -174,8 +186,8 @@ void slurm_refuse(void)
         return;
     WARN("", "job %s has %d tasks, and this process is not one of them; srun starts them:",
          get("SLURM_JOB_ID"), tasks);
-    fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s ...\n\n",     // newer sruns do not
-            cores ? " --cpus-per-task=" : "", cores ? cores : "",          // take it from the job
+    fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s ...\n\n",     // srun 22.05, 23.02 do
+            cores ? " --cpus-per-task=" : "", cores ? cores : "",          // not take the job's
             program_invocation_name);
     exit(EXIT_USAGE);
 }

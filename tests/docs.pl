@@ -30,8 +30,8 @@ sub slurp
 
 my %known = map { ("--$_" => 1) } qw(
     account bind bind-to container-image container-mounts container-workdir cpus-per-task distribution exclude exclusive
-    export gpu-bind gpus-per-node gpus-per-task gpus gres install jobid kill-on-bad-exit local_rank me mem monitor-interval
-    mpi no-python nv
+    export gpu-bind gpus-per-node gpus-per-task gpus gres gres-flags install jobid kill-on-bad-exit local_rank me mem
+    monitor-interval mpi no-python nv
     nodelist nodes ntasks-per-node open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative requeue shm-size signal tee
     time);
 

@@ -69,6 +69,14 @@ same_bits()
     check "the old file is removed" test ! -e note
     expect 0 "weight hash: " step -N2 --ntasks-per-node=2 -m cyclic "$train" "${twenty[@]}"
     check "cyclic ranks" each_says 4 Slurm node1 node2 node1 node2
+    printf '%s\n' "$(node_name 2)" "$(node_name 1)" "$(node_name 1)" "$(node_name 2)" >order
+    swapped() { submit -N2 --ntasks-per-node=2 -o ddp-%j.log --wrap "SLURM_HOSTFILE=$TMP/order srun -n4 $*"; }
+    job=$(swapped --kill-on-bad-exit=1 "$train" "${twenty[@]}")
+    expect 0 "rank 0 is on $(node_name 2), but the others expect it on the step's first host, $(node_name 1)" \
+        done_with "$job"
+    job=$(swapped "$train" "${twenty[@]}" --rendezvous "file:$TMP/note")
+    expect 0 "weight hash: " done_with "$job"
+    check "--rendezvous: the ranks stay where they are" each_says 4 Slurm node2 node1 node1 node2
     job=$(submit "$script" "${twenty[@]}")
     expect 0 "weight hash: $wanted" done_with "$job"
     check "job.sbatch" each_says 4 Slurm "${four[@]}"

@@ -83,14 +83,23 @@ expect 0 "0 of 1: alone" alone SLURM_NTASKS=1 SLURM_PROCID=0 "$train" "${tiny[@]
 expect 0 "0 of 1: alone" env SLURM_PROCID=0 SLURM_NTASKS=8 "$train" "${tiny[@]}"
 
 while read -r list host; do
-    expect 1 "'$host'" task 0 0 "SLURM_STEP_NODELIST=$list SLURMD_NODENAME=x" --patience 0.3
+    expect 1 "'$host'" task 0 0 "SLURM_STEP_NODELIST=$list SLURMD_NODENAME=$host" --patience 0.3
 done <<'END'
 a.invalid,b a.invalid
 a[007-019,30].invalid a007.invalid
 a[1-2]b[03-04]c.invalid a1b03c.invalid
 a[12.invalid a12.invalid
 END
-expect 1 "localhost is 127.0.0.1 on this host: no other host can reach it" task 0 0 SLURM_STEP_NODELIST=localhost
+expect 1 "localhost is 127.0.0.1 on this host: no other host can reach it" task 1 0 SLURM_STEP_NODELIST=localhost
+
+# Rank 0 is on the second host of the list: with SLURM_HOSTFILE, or with Slurm 26.05 and a topology plugin.
+elsewhere="rank 0 is on node2.invalid, but the others expect it on the step's first host, node1.invalid"
+expect 1 "$elsewhere" task 0 0 SLURMD_NODENAME=node2.invalid --patience 0.3
+check "the hint" grep -qF "use srun --distribution=plane=N, with N tasks on each node; or --rendezvous file:PATH" \
+    <(tr -s '\n ' ' ' <"$TMP/output")
+swapped=(SLURMD_NODENAME=node2.invalid SLURMD_NODENAME=node1.invalid)
+expect 0 "statuses 0 0" both "${swapped[@]}" "${loopback[@]}"
+expect 0 "statuses 0 0" both "${swapped[@]}" --rendezvous "file:$TMP/swapped" "${loopback[@]}"
 
 note=(--rendezvous "file:$TMP/note" "${loopback[@]}")
 expect 0 "statuses 0 0" both "" "" "${note[@]}"
