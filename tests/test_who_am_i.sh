@@ -140,8 +140,8 @@ check "both ranks end with status 4" grep -qx 'statuses 4 4' "$TMP/output"
 check "before any work" not grep -q parameters "$TMP/output"
 of_1=(--no-shuffle --seed 0)
 expect 0 "has --shuffle no, but rank 0" both "" ""
-of_0=(--threads 1 --local-rank 1 --workers 0 --save a.st --metrics a)
-of_1=(--threads 2 --local-rank 0 --workers 1 --save b.st --metrics b --trace b.json)
+of_0=(--threads 1 --local-rank 1 --workers 0 --metrics a)
+of_1=(--threads 2 --local-rank 0 --workers 1 --metrics b --trace b.json)
 expect 0 "local rank: 0, global rank: 1 of 2" both "" ""
 check "these may differ" grep -qx 'statuses 0 0' "$TMP/output"
 cp "$train" other
