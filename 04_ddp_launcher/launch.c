@@ -25,7 +25,7 @@
 
 typedef struct Launch {
     int ranks, nodes, node, port, restarts;     // the options
-    const char *master, *logs;
+    const char *each, *master, *logs;           // each: ranks per node, as text
     char **program;
     TcpPlace place;         // where rank 0 listens
     int bound;              // rank 0's socket, if rank 0 runs on this machine
@@ -37,7 +37,8 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks per node", .min = 1, .max = 256 },
+        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks per node; gpu: one for each "
+          "GPU of this machine" },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: machine of rank 0" },
@@ -48,6 +49,35 @@ static void add_options(Args *args, Launch *l)
         { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write rank N's output to DIR/rankN.log" }));
 }
 
+// GPUs that the ranks may use. It asks nvidia-smi, because a launcher that loads CUDA starts later.
+static int count_gpus(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    FILE *list = visible ? NULL : popen("nvidia-smi -L 2>/dev/null", "re");
+    char line[512];
+    int count = visible && visible[0] ? 1 : 0;
+    for (; visible && *visible; visible++)
+        count += *visible == ',';
+    while (list && fgets(line, sizeof line, list))
+        count += strncmp(line, "GPU ", 4) == 0;
+    if (list)
+        pclose(list);
+    return count;
+}
+
+static int count_ranks(const Args *args, const char *text)
+{
+    char *end = NULL;
+    bool gpu = strcmp(text, "gpu") == 0;
+    long ranks = gpu ? count_gpus() : strtol(text, &end, 10);
+    if (gpu && ranks == 0)
+        args_reject(args, "nproc-per-node", "gpu: nvidia-smi -L shows no GPU, or "
+                    "CUDA_VISIBLE_DEVICES is empty");
+    if ((!gpu && *end) || ranks < 1 || ranks > 256)
+        args_reject(args, "nproc-per-node", "'%s' is neither a number from 1 to 256 nor gpu", text);
+    return (int)ranks;
+}
+
 static void parse(Launch *l, int argc, char **argv)
 {
     Args args = { .summary = "Starts a program once per rank, and can restart all when one fails.",
@@ -55,6 +85,7 @@ static void parse(Launch *l, int argc, char **argv)
     add_options(&args, l);
     args_parse(&args, argc, argv);
     l->program = args.rest;
+    l->ranks = count_ranks(&args, l->each);
     if (l->node >= l->nodes)
         args_reject(&args, "node-rank", "%d is too large: --nnodes is %d", l->node, l->nodes);
     if (l->nodes > 1 && !l->master)
@@ -191,7 +222,7 @@ static bool wait_to_restart(Launch *l, int start, int *status)
 
 int main(int argc, char **argv)
 {
-    Launch l = { .ranks = 1, .nodes = 1 };
+    Launch l = { .each = "1", .nodes = 1 };
     parse(&l, argc, argv);
     set_token(&l);
     bind_place(&l);

@@ -10,7 +10,22 @@ rank=$BUILD/../tests/tool_rank
 
 expect 0 "usage: launch" "$launch" --help
 expect 2 "no program was given" "$launch"
-expect 2 "--nproc-per-node" "$launch" --nproc-per-node 0 -- true
+for ranks in 0 257 2x gpus; do
+    expect 2 "--nproc-per-node: '$ranks' is neither a number from 1 to 256 nor gpu" \
+        "$launch" --nproc-per-node "$ranks" -- true
+done
+mkdir gpus none
+printf '#!/bin/sh\nprintf "GPU 0: one (UUID: GPU-1)\\n  MIG 1g.5gb\\nGPU 1: two (UUID: GPU-2)\\n"\n' >gpus/nvidia-smi
+printf '#!/bin/sh\necho "No devices found."; exit 6\n' >none/nvidia-smi
+chmod +x */nvidia-smi
+expect 0 "RANK=1 WORLD_SIZE=2 " env -u CUDA_VISIBLE_DEVICES PATH="$TMP/gpus:$PATH" \
+    "$launch" -n gpu -- "$rank" all=contract
+expect 0 "RANK=2 WORLD_SIZE=3 " env CUDA_VISIBLE_DEVICES=4,0,2 "$launch" -n gpu -- "$rank" all=contract
+for hidden in "-u CUDA_VISIBLE_DEVICES" "CUDA_VISIBLE_DEVICES="; do
+    # shellcheck disable=SC2086
+    expect 2 "--nproc-per-node: gpu: nvidia-smi -L shows no GPU" env $hidden PATH="$TMP/none:$PATH" \
+        "$launch" -n gpu -- true
+done
 expect 2 "did you mean --max-restarts" "$launch" --max_restart 3 -- true
 expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2 --max-restarts 3 -- ./nothing
 expect 2 "no-such-program cannot be started" "$launch" -- no-such-program

@@ -15,7 +15,7 @@ limits='
 spawn.c 130
 ddp.c 220
 amp.c 280
-launch.c 215
+launch.c 237
 03_ddp_fork 580
 03_ddp_fork:hunks 14
 04_ddp_launcher 310
