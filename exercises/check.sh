@@ -340,6 +340,11 @@ who_is_missing()
 {
     sed -nE 's/.* ranks connected within ([0-9.]+) s; missing: (.*)/\2, after \1 s/p' "$1.out" | head -1
 }
+# who_is_awaited NAME: "1, after 2 s" if rank 0 printed that it still waits for rank 1
+who_is_awaited()
+{
+    sed -nE 's/.* ranks connected within ([0-9.]+) s; waiting for: (.*)/\2, after \1 s/p' "$1.out" | head -1
+}
 # looked_for_rank_0 NAME: after how many whole seconds a rank gave up looking for rank 0
 looked_for_rank_0() { sed -n 's/.*looking for rank 0 at .*) for \([0-9]*\)[.0-9]* s:.*/\1/p' "$1.out" | head -1; }
 global_batch() { sed -n 's/.*global batch \([0-9]*\).*/\1/p' "$1.out"; }

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Compares each step's learning rate with the finished program's: several warm-ups, 4 ranks and 2, and a resumed run.
+# Compares each step's learning rate with the finished program's: several warm-ups, 4 ranks and 2, no
+# --lr-scale, and a resumed run.
 # fails with: 4 ranks, --warmup 2: the rate rises to four times --lr
 build
 same=(--epochs 3 -b 4 --train-samples 64 --lr 0.01 --lr-scale linear)
@@ -18,12 +19,15 @@ claim()
 }
 why="An epoch has 4 steps here. The factor rises from 1 to 4 by the same amount in each step."
 claim "4 ranks, --warmup 2: the rate rises to four times --lr" 4 --warmup 2
-why="The warm-up may end within an epoch."
+why="An epoch has 8 steps here, so the warm-up has 4.8: it ends within an epoch, and between two steps. The rate never
+exceeds twice --lr."
 claim "2 ranks, --warmup 0.6: the rate rises to twice --lr" 2 --warmup 0.6
 why="Without a warm-up, the first step already uses the full rate."
 claim "4 ranks, --warmup 0: four times --lr from the start" 4 --warmup 0
 why="Without the option, the warm-up takes 5 epochs, and this run has 3."
 claim "4 ranks without --warmup: the rate is still rising at the end" 4
+why="Without --lr-scale linear, the number of ranks does not change the rate."
+claim "4 ranks without --lr-scale: the rate is --lr" 4 --epochs 1 --lr-scale none
 learner first 4 "${same[@]}" --warmup 2 --max-steps 5 --save net.st
 learner rest 4 "${same[@]}" --warmup 2 --resume net.st
 finished whole 4 "${same[@]}" --warmup 2

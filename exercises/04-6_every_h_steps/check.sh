@@ -18,7 +18,7 @@ exchanges()
         [ -s spy.$rank ] || wrong "$n ranks train" < <(last_lines h$h.$n)
         files+=("spy.$rank")
         why="Neither backward nor apply_gradients may exchange anything now. After the last step of an epoch
-there is also an exchange."
+there is also an exchange, but only one, even if H steps are over."
         equal "12 steps with --sync-every $h have $3 messages (rank $rank)" "$3" "$(grep -c message spy.$rank)"
     done
     awk -v n="$n" -v h="$h" -v lr="$4" -v momentum="$5" '
@@ -45,7 +45,8 @@ there is also an exchange."
     cut -f3 weights >found
     cut -f1 weights >which
     why="Between exchanges a rank's optimizer alone changes its weights. In an exchange the outer optimizer takes a step
-with the gradient (anchor - mean of the ranks' weights), and all weights become the new anchor."
+with the gradient (anchor - mean of the ranks' weights), and all weights become the new anchor. H steps are
+counted from the beginning of each epoch."
     beside "$n ranks, --outer-lr $4 --outer-momentum $5: each step ends with the right weights" 2e-6 "" \
         expected expected found found "" which
     why="In the last step the ranks did not get equal weights."
@@ -58,4 +59,5 @@ learner one 2 --sync-every 1
 finished ddp 2
 values ddp.0.jsonl step loss >expected
 values one.0.jsonl step loss >found
+why="The losses differ after the second step? Only weights are exchanged: each rank's optimizer keeps its momentum."
 beside "with an exchange after each step, SGD's losses are those of DDP" 1e-4 step "DDP" expected "yours" found

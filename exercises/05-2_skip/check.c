@@ -1,12 +1,15 @@
 // Causes overflows on rank 1. In step OVERFLOW_IN_STEP its loss has an infinite gradient, and so have
 // all layers. If OVERFLOW_ALONE is set, only the first gradient of a layer is infinite: in step 2 that
-// of the layer whose gradients are final first, in step 3 that of the next layer, and so on.
+// of the layer whose gradients are final first, in step 3 that of the next layer, and so on. If
+// CHECKED is set, writes the number of gradients of each gradients_check to the file CHECKED.RANK,
+// as a fraction of all.
 #include "ddp.h"
 #include "model.h"
 #include "ops.h"
 #include "wrap.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static Model *model;
@@ -45,4 +48,19 @@ void __wrap_ddp_ready(void *arg, size_t offset, size_t count)
     if (getenv("OVERFLOW_ALONE") && is_rank_1() && layers++ == steps - 2)
         model->grads[offset] = INFINITY;
     __real_ddp_ready(arg, offset, count);
+}
+
+WRAPPED(gradients_check);
+void __wrap_gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars,
+                            Stats *stats)
+{
+    static FILE *out;
+    char name[200];
+    if (!out && getenv("CHECKED")) {
+        snprintf(name, sizeof name, "%s.%s", getenv("CHECKED"), getenv("RANK"));
+        out = fopen(name, "w");
+    }
+    if (out)
+        fprintf(out, "%.9g\n", (double)count / (double)model->grad_count);
+    __real_gradients_check(ops, count, grads, scalars, stats);
 }

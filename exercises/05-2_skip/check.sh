@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Without an overflow the program must train like the finished program. If rank 1's fifth step overflows, all ranks
-# must skip that step: five steps end with the weights of four. So must they if only one
-# gradient of one layer overflows. No message may be added.
+# must skip that step: five steps end with the weights of four. So must they if only one gradient of one layer
+# overflows. No message may be added, and each gradient is checked once.
 # fails with: rank 0 skips the step in which rank 1's gradients overflow
-build --with check.c --wrap loss_cross_entropy --wrap model_new --wrap ddp_ready
+build --with check.c --wrap loss_cross_entropy --wrap model_new --wrap ddp_ready --wrap gradients_check
 same=(--amp fp16 --train-samples 128 --seed 5 --timeout 5)
 
-learner calm 2 "${same[@]}" --trace calm.json
+CHECKED=checked learner calm 2 "${same[@]}" --trace calm.json
 finished right 2 "${same[@]}" --trace right.json
 values calm.0.jsonl step loss >found
 values right.0.jsonl step loss >expected
@@ -55,3 +55,10 @@ values short.0.jsonl step loss >found
 values right.0.jsonl step loss >expected
 why="With --compress the gradients are averaged in 16 bits."
 beside "with --compress bf16 the losses are also right" 1e-4 step expected expected found found
+
+for rank in 0 1; do
+    why="A check reads all its gradients. If any rank's gradient is not finite, the average is not either, so to check
+the rank's own gradients as well finds nothing more."
+    equal "8 steps check all gradients 8 times (rank $rank)" "8 times" \
+        "$(awk '{ sum += $1 } END { printf "%.4g times", sum }' checked.$rank)"
+done

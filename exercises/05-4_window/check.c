@@ -1,6 +1,8 @@
 // Rank 0 prints the events of a training step: the number of images in each forward pass, the bytes
-// of each all-reduce, and the optimizer's update at the end.
+// of each all-reduce, how many ranges of the last backward did not reach ddp_ready at once, and the
+// optimizer's update at the end.
 #include "comm.h"
+#include "ddp.h"
 #include "model.h"
 #include "wrap.h"
 
@@ -22,6 +24,33 @@ void __wrap_model_forward(Model *model, const void *images, int rows, bool train
     __real_model_forward(model, images, rows, training);
 }
 
+static GradReady ready;
+static size_t ready_offset, ready_count;        // of the last call of ddp_ready
+static int held;
+
+WRAPPED(ddp_ready);
+void __wrap_ddp_ready(void *arg, size_t offset, size_t count)
+{
+    ready_offset = offset;
+    ready_count = count;
+    __real_ddp_ready(arg, offset, count);
+}
+
+static void pass_on(void *arg, size_t offset, size_t count)
+{
+    ready_count = 0;
+    ready(arg, offset, count);
+    held += ready_count != count || ready_offset != offset;
+}
+
+WRAPPED(model_backward);
+void __wrap_model_backward(Model *model, GradReady callback, void *arg)
+{
+    held = 0;
+    ready = callback;
+    __real_model_backward(model, pass_on, arg);
+}
+
 WRAPPED(comm_all_reduce);
 void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
@@ -35,5 +64,6 @@ void __wrap_sgd_update(Ops *ops, size_t count, size_t grad_count, float *params,
                        float *velocity, const Scalars *scalars)
 {
     __real_sgd_update(ops, count, grad_count, params, grads, velocity, scalars);
+    print("held", (unsigned long long)held);
     print("update", 0);
 }
