@@ -93,7 +93,9 @@ static void test_cuda(void)
     MUST(cudaMemsetAsync(gpu, 0, 16, stream));
     MUST(cudaMemcpyAsync(host, gpu, 4, cudaMemcpyDeviceToHost, stream));
     MUST(cudaMemcpyAsync(host + 1, other, 4, cudaMemcpyDeviceToHost, stream));
+    CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
     MUST(cudaStreamSynchronize(stream));
+    MUST(cudaStreamQuery(stream));
     CHECK(host[0] == 0 && host[1] == 6);
 
     // An event covers what is on its stream when it is recorded; one that was never recorded is done.
@@ -203,8 +205,8 @@ int main(int argc, char **argv)
     rank = atoi(argv[1]);
     size = atoi(argv[2]);
     const char *file = argv[3], *scenario = argv[4];
-    float *a = on_gpu(64), *b = on_gpu(64);
     MUST(cudaSetDevice(strcmp(scenario, "one_gpu") == 0 ? 0 : rank));
+    float *a = on_gpu(64), *b = on_gpu(64);
     comm = new_comm(file, 1);
     if (strcmp(scenario, "all") == 0) {
         cudaStream_t stream = new_stream(cudaStreamDefault);
@@ -223,6 +225,20 @@ int main(int argc, char **argv)
         MUST(ncclRecv(b, 4, ncclFloat, (rank + size - 1) % size, comm, 0));
     } else if (strcmp(scenario, "counts") == 0) {
         MUST(rank ? ncclRecv(b, 16, ncclFloat, 0, comm, 0) : ncclSend(a, 4, ncclFloat, 1, comm, 0));
+    } else if (strcmp(scenario, "late_gpu") == 0) {
+        MUST(cudaSetDevice(rank + 1));
+    } else if (strcmp(scenario, "abort") == 0 && rank > 0) {
+        sleep(20);                                  // ends when rank 0 is lost
+    } else if (strcmp(scenario, "abort") == 0) {
+        ncclResult_t error;
+        MUST(ncclAllReduce(a, b, 4, ncclFloat, ncclSum, comm, 0));
+        for (int ms = 0; ms < 300; ms++, usleep(1000))
+            CHECK(cudaStreamQuery(0) == cudaErrorNotReady);
+        MUST(ncclCommGetAsyncError(comm, &error));
+        CHECK(error == ncclSuccess);
+        MUST(ncclCommAbort(comm));
+        printf("rank 0 gives up\n");
+        return 3;
     } else if (strcmp(scenario, "no_destroy") == 0) {
         MUST(ncclAllReduce(a, b, 4, ncclFloat, ncclSum, comm, 0));
         MUST(cudaDeviceSynchronize());

@@ -42,6 +42,8 @@ check "the message says for whom rank 1 waits" \
     grep -q 'rank 1 of 3 .* waits: .* send of 4 (NCCL 1: 1 > 2)' "$TMP/output"
 expect 1 "rank 0 calls all_reduce #1 of 4 f32, but rank 1 calls broadcast #1 of 4 f32 from rank 0" ranks 2 other_call
 expect 1 "rank 0 sends 4 values to rank 1, which receives 16" ranks 2 counts
+expect 1 "cudaSetDevice(1): the memory or streams that this rank has already made are on GPU 0" ranks 2 late_gpu
+expect 1 "rank 0 gives up" ranks 2 abort
 expect 1 "rank 1 has the same GPU as another rank: GPU 0" ranks 2 one_gpu
 [ -z "$sanitizers" ] || test_done
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two ranks that compute their batches in parts must have the norms and losses of the finished program, which computes
-# whole batches. The runs use AdamW, parts of different sizes, clipping, and SGD. In the last run, with four virtual
-# ranks, both programs compute whole batches.
+# whole batches. The runs use AdamW, parts of different sizes, clipping, SGD, and several labels in each row (a GPT). In
+# the last run, with four virtual ranks, both programs compute whole batches.
 # fails with: a batch in 8 parts has the norms of the whole batch
 build
 adam=(--optim adamw --lr 0.002 --train-samples 208 --seed 5 -b 24)        # the last batch has 8 images of each rank
@@ -40,7 +40,15 @@ finished slow 2 "${sgd[@]}" --clip-norm 0.2
 learner steps 2 "${sgd[@]}" --accumulate 8 --clip-norm 0.2
 agrees "with SGD, a batch in 8 parts" slow steps
 
+awk 'BEGIN { for (i = 0; i < 400; i++) print i * i "=" i "*" i }' >text
+gpt=(--arch gpt --width 16 --layers 1 --heads 2 --block 16 --data text:text --train-samples 80 --max-steps 4 -b 6)
+finished text 2 "${gpt[@]}"
+learner letters 2 "${gpt[@]}" --accumulate 3
+why="A row of a GPT's batch is a text of 16 letters, with 16 labels. The loss is the mean over labels, not over rows."
+agrees "a batch of texts in 3 parts" text letters
+
 finished virtual 2 "${adam[@]}" --virtual-ranks 4
 learner four 2 "${adam[@]}" --virtual-ranks 4
-why="Each process computes two ranks here, and each rank's loss is the mean of its own batch."
+why="Each process computes two ranks here, and each rank's loss is the mean of its own batch. The last batch of the
+epoch is shorter than the others."
 agrees "with --virtual-ranks, a batch" virtual four

@@ -1,22 +1,22 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two ranks must print the right losses in training. Then 1 to 4 ranks evaluate 34 images, in batches of 16, 16 and 2,
-# and must find the loss and the accuracy of one rank.
+# and must find the loss and the accuracies of one rank.
 # fails with: the loss does not depend on the number of ranks
 build
 same=(-b 16 --seed 5)
 learner two 2 "${same[@]}"
 finished right 2 "${same[@]}" --save net.st
-for key in loss running_loss; do
+for key in loss acc running_loss running_acc; do
     values two.0.jsonl step $key >found
     values right.0.jsonl step $key >expected
     why="Both ranks train on the same number of images, and the printed numbers are means over all of them."
-    beside "in training, the $key is that of all images" 1e-6 step expected expected found found
+    beside "in training, $key is that of all images" 1e-6 step expected expected found found
 done
 
 finished one 1 "${same[@]}" --test-samples 34 --evaluate --resume net.st
 for n in 1 2 3 4; do
     learner $n $n "${same[@]}" --test-samples 34 --evaluate --resume net.st
-    for key in test_loss top1; do
+    for key in test_loss top1 top5; do
         value one.0.jsonl eval $key >>expected.$key
         value $n.0.jsonl eval $key >>found.$key
     done
@@ -26,3 +26,5 @@ why="Each image is used once. What weight does it have in the mean? The third co
 beside "the loss does not depend on the number of ranks" 1e-9 ranks "loss of 1 rank" expected.test_loss "your loss" \
     found.test_loss shares shares
 beside "nor does the accuracy" 1e-9 ranks "top1 of 1 rank" expected.top1 "your top1" found.top1 shares shares
+why="Top 5 counts an image if its label is among the five largest logits. It is a count, like top 1."
+beside "nor does the top-5 accuracy" 1e-9 ranks "top5 of 1 rank" expected.top5 "your top5" found.top5 shares shares

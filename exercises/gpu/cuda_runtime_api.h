@@ -8,10 +8,12 @@ typedef enum cudaError {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600,
 } cudaError_t;
 const char *cudaGetErrorString(cudaError_t error);
 
-// cudaSetDevice chooses the GPU for memory, streams and communicators that this thread makes from now on.
+// cudaSetDevice chooses the GPU for memory, streams and communicators that this thread makes from now on. (Without a
+// GPU, it must come before all of them.)
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
@@ -40,6 +42,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);   // does not wait: cudaErrorNotReady if the stream has work left
 
 // Both work on the default stream. The host waits for cudaMemcpy, except for a copy on the device. It does not wait for
 // cudaMemset of device memory.

@@ -38,7 +38,8 @@ static int current_gpu;
 const char *cudaGetErrorString(cudaError_t error)
 {
     return error == cudaSuccess ? "no error" : error == cudaErrorInvalidValue ? "invalid argument" :
-           error == cudaErrorMemoryAllocation ? "out of memory" : "invalid device ordinal";
+           error == cudaErrorMemoryAllocation ? "out of memory" : error == cudaErrorNotReady ? "device not ready" :
+           "invalid device ordinal";
 }
 
 // If an address has the bit, x86 with 4-level page tables reports SI_KERNEL instead of the address.
@@ -71,6 +72,9 @@ cudaError_t cudaSetDevice(int device)
 {
     if (device < 0 || device >= GPUS)
         return REFUSE(cudaErrorInvalidDevice, "cudaSetDevice(%d): this machine's GPUs are 0 to %d", device, GPUS - 1);
+    if (device != current_gpu && (blocks || streams->next))
+        return REFUSE(cudaErrorInvalidDevice, "cudaSetDevice(%d): the memory or streams that this rank has already made "
+                      "are on GPU %d. Call it before them", device, current_gpu);
     current_gpu = device;
     return cudaSuccess;
 }
@@ -85,17 +89,23 @@ void shim_order(Stream *first, Stream *then)
     stream_wait(then, event);
 }
 
+static cudaStream_t in_use(cudaStream_t stream)
+{
+    cudaStream_t s = streams, wanted = stream ? stream : default_stream;
+    while (s && !(s == wanted && s->in_use))
+        s = s->next;
+    CHECK(s, "", "a stream is used that was not created, or was destroyed");
+    return s;
+}
+
 Stream *shim_enter(cudaStream_t stream)
 {
     static pthread_t caller;
-    cudaStream_t s = streams, wanted = stream ? stream : default_stream;
     alive_beat();
     caller = caller ? caller : pthread_self();
     CHECK(caller == pthread_self(), "that includes host functions (cudaLaunchHostFunc)",
           "two threads call CUDA or NCCL");
-    while (s && !(s == wanted && s->in_use))
-        s = s->next;
-    CHECK(s, "", "a stream is used that was not created, or was destroyed");
+    cudaStream_t s = in_use(stream);
     for (cudaStream_t other = streams; s == default_stream && other; other = other->next)
         if (other->blocking && other != s)
             shim_order(other->queue, s->queue);
@@ -122,6 +132,12 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { stream_sync(shim_enter(stream)); return cudaSuccess; }
+
+// No heartbeat: a program that asks again and again makes no progress by that.
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    return stream_idle(in_use(stream)->queue) ? cudaSuccess : cudaErrorNotReady;
+}
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
