@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # A run in two pieces must take the steps of an uninterrupted run, with the same losses, whether it stopped in the
-# middle of an epoch or at the end of one.
+# middle of an epoch, in the evaluation after one, or at its end.
 # fails with: a run that stopped after epoch 1 continues with epoch 2
-build
+build --with check.c --wrap model_forward
 same=(--train-samples 40 --epochs 3 --schedule cosine)
 one=$(printf '%-36s' "one run") two=$(printf '%-36s' "in two pieces")     # titles of columns
 
@@ -36,6 +36,19 @@ for file in end.st end.st.best; do
     equal "$which ends with the weights of an uninterrupted one" "$(value whole.0.jsonl end weight_hash)" \
         "$(value $file.0.jsonl end weight_hash)"
 done
+
+DIE=1 try_learner died 1 "${same[@]}" --save died.st
+[ "$status" = 9 ] || wrong "a run can die in the evaluation after epoch 1" < <(last_lines died)
+learner revived 1 "${same[@]}" --resume died.st
+steps died revived >found
+why="The run died in the evaluation after epoch 1, so its checkpoint is the one saved before the evaluation: all five
+steps of epoch 1 taken, and the test still to do. With a larger epoch number, it says that epoch 2 is over."
+beside "a run that died in the evaluation after epoch 1 continues with epoch 2" same step "$one" expected "$two" found
+
+for name in whole end.st; do values $name.0.jsonl epoch epoch >$name.epochs; done
+sed -i 1d whole.epochs
+why="The resumed run trained epochs 2 and 3. The epoch's number is needed for this line before it may change."
+beside "the results of an epoch have its number" same "" expected whole.epochs found end.st.epochs
 
 finished other 1 "${same[@]}" --resume end.st
 steps first other >found

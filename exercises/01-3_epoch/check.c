@@ -1,10 +1,12 @@
-// If SPY is set, prints each step that the learner's program reports. Also prints a line if a key of
-// replay_run is used for batches of two sizes, or for full batches in two buffers.
+// If SPY is set, prints each step that the learner's program reports, and each call of replay_run. Also
+// prints a line if a key is used for batches of two sizes, or for full batches in two buffers. CTRL_C=N
+// interrupts the program in its step N.
 #include "data.h"
 #include "device.h"
 #include "log.h"
 #include "wrap.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,6 +28,8 @@ void __wrap_replay_run(Replay *replay, int key, void (*step)(void *), void *arg)
 {
     static const void *inputs[LOADER_SLOTS + 1];
     static int rows[LOADER_SLOTS + 1];
+    static int calls;
+    const char *ctrl_c = getenv("CTRL_C");
     bool known = key >= 0 && key <= LOADER_SLOTS;
     if (getenv("SPY") && known && inputs[key] &&
         (rows[key] != batch->rows || (batch->full && inputs[key] != batch->inputs)))
@@ -34,5 +38,9 @@ void __wrap_replay_run(Replay *replay, int key, void (*step)(void *), void *arg)
         inputs[key] = batch->inputs;
         rows[key] = batch->rows;
     }
+    if (getenv("SPY"))
+        fprintf(stderr, "replay:\n");
+    if (++calls == (ctrl_c ? atoi(ctrl_c) : 0))
+        raise(SIGINT);
     __real_replay_run(replay, key, step, arg);
 }

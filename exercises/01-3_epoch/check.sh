@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # The steps, losses, reports, saves and final weights must be the finished program's. The last batch of an epoch is
-# smaller, and the learning rate changes with every step.
+# smaller, and the learning rate changes with every step. Each step must go through replay_run, and a run must continue
+# in the middle of an epoch, and end after Ctrl-C.
 # fails with: both epochs use all of their batches
 export SPY=1
 build --with check.c --wrap log_step --wrap loader_next --wrap replay_run
@@ -26,6 +27,10 @@ beside "both epochs use all of their batches" same "" expected expected found fo
 why="A recorded step has the sizes and addresses of the batch for which it was recorded. A GPU would repeat them."
 equal "a recorded step is replayed only for batches like its own" "" \
     "$(sed -n 's/^key: //p' yours.out | sort -u | head -3)"
+
+why="Step by step, the result is the same here. But on a GPU, queueing the hundreds of small pieces of work of a step
+takes longer than a replay, which queues all of them at once."
+equal "each step goes through replay_run" "$(wc -l <expected)" "$(grep -c '^replay:' yours.out)"
 
 # What the losses would be if the learning rate never changed.
 finished still 1 "${same[@]}" --lr "$(values right.0.jsonl step lr epoch=1 | head -1)"
@@ -58,3 +63,21 @@ learner yours 1 "${same[@]}" --save yours.st --save-every 4 --trace yours.json
 why="--save-every saves after every so many steps, and finish_epoch after each epoch."
 equal "with --save-every 4 the run saves as often as the finished step" "$(saves right.json)" \
     "$(saves yours.json)"
+
+finished first 1 "${same[@]}" "${rates[@]}" --max-steps 5 --save middle.st
+finished rest 1 "${same[@]}" "${rates[@]}" --resume middle.st
+try_learner resumed 1 "${same[@]}" "${rates[@]}" --resume middle.st
+steps rest >expected
+reported resumed >found
+why="The checkpoint was saved after step 5, so the loader begins with batch 6 and returns NULL after batch 8. An epoch
+need not begin with its first step."
+beside "a run that is resumed after step 5 takes the rest of the epoch's steps" same "" expected expected found found
+[ "$status" = 0 ] || wrong "the resumed run succeeds" < <(last_lines resumed)
+equal "and ends with the finished step's weights" "$(value rest.0.jsonl end weight_hash)" \
+    "$(value resumed.0.jsonl end weight_hash)"
+
+# The spy plays Ctrl-C.
+CTRL_C=3 try_learner yours 1 "${same[@]}" --print-freq 10
+reported yours >found
+why="should_stop is also true after Ctrl-C. Then the step is finished, reported and, with --save, saved."
+beside "Ctrl-C in step 3 ends the run after this step" same "" expected <(echo "epoch 1, step 3") found found
