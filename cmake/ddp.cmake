@@ -178,6 +178,11 @@ function(ddp_objects target rooms)
     set(options ${DDP_MACHINE} -ffp-contract=fast -fno-math-errno
         # clang warns when a loop could not be vectorized, and clang 19 when the processor has AVX10.
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed;-Wno-unknown-warning-option;-Wno-invalid-feature-combination>")
+    # For some processors gcc adds up products of f32 with separate roundings, but only in loops for AVX2. With 0 it
+    # always fuses, so that loops for AVX2 and for AVX-512 give the same bits.
+    if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
+        list(APPEND options --param=avoid-fma-max-bits=0)
+    endif()
     if(NOT DDP_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
         list(APPEND options -O3)
     endif()
@@ -185,7 +190,7 @@ function(ddp_objects target rooms)
         list(APPEND options --param=asan-use-after-return=0)
     endif()
     set_source_files_properties(${numbers} PROPERTIES COMPILE_OPTIONS "${options}")
-    # gcc would turn copies of packs (ops/numbers.h) into calls of memcpy, which keep packs in memory
+    # gcc would turn copies of packs (ops/packs.h) into calls of memcpy, which keep packs in memory
     set(operations ${sources})
     list(FILTER operations INCLUDE REGEX "/common/ops/")
     set_source_files_properties(${operations} PROPERTIES

@@ -101,12 +101,13 @@ static inline void add_bits(const void *results, size_t bytes)
 static inline void expect_near(const char *what, Shape s, const void *there, const double *wanted,
                         double of_itself, double of_largest)
 {
-    const void *got = to_host(there, shape_bytes(s));
+    const char *got = to_host(there, shape_bytes(s));
     double largest = 1e-6, worst = 0;
     size_t at = 0;
-    add_bits(got, shape_bytes(s));
-    for (size_t i = 0; i < shape_count(s); i++)
+    for (size_t i = 0; i < shape_count(s); i++) {
+        add_bits(got + place(s, i) * type_size(s.type), type_size(s.type));
         largest = fmax(largest, fabs(wanted[i]));
+    }
     for (size_t i = 0; i < shape_count(s); i++) {
         double off = fabs(load_one(s.type, got, place(s, i)) - wanted[i]);
         double allowed = of_itself * fabs(wanted[i]) + of_largest * largest;

@@ -7,7 +7,8 @@
 // own rounding (roundoffs[], half a unit in the last place), and by one more where a different summation order rounds
 // the other way. Most checks also allow a small part of the largest result, for sums in f32.
 //
-// On a CPU with bf16 instructions, bf16 is tested a second time without them.
+// On a CPU with bf16 instructions, bf16 is tested a second time without them. Our own loops must give the same bits
+// with any number of threads, and limited to AVX2.
 #include "arrays.h"
 #include "check.h"
 
@@ -884,6 +885,14 @@ static uint64_t own_loops(Type first, Type last)
     return result_bits;
 }
 
+static void loops_for_avx2(const void *arg)
+{
+    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    test_open_device(1, (OpsConfig){ 0 });
+    printf("%llx\n", (unsigned long long)own_loops(TYPE_F32, TYPE_F16));
+    test_close_device();
+}
+
 static void check_device(void)
 {
     bool emulates = ops_emulates(device, TYPE_BF16);
@@ -900,7 +909,11 @@ int main(int argc, char **argv)
     bool only_bf16 = argc > 1 && strcmp(argv[1], "bf16") == 0;
     cuda = strcmp(device_backend, "cuda") == 0;
     Type first = only_bf16 ? TYPE_BF16 : TYPE_F32, last = only_bf16 ? TYPE_BF16 : TYPE_F16;
-    uint64_t bits = 0;
+    uint64_t bits = 0, avx2 = 0;
+    if (!cuda && !only_bf16) {      // before this process chooses its instructions
+        EXPECT_EQ_INT(test_child(loops_for_avx2, NULL), 0);
+        avx2 = strtoull(test_said, NULL, 16);
+    }
     for (int threads = cuda ? 1 : 3; threads > 0; threads--) {
         if (device)
             test_close_device();
@@ -909,6 +922,7 @@ int main(int argc, char **argv)
         EXPECT(bits == 0 || now == bits, "the results depend on the number of threads");
         bits = now;
     }
+    EXPECT(cuda || only_bf16 || bits == avx2, "the loops for AVX2 give other results: %s", test_said);
     test_close_device();
     test_open_device(2, (OpsConfig){ 0 });
     check_device();

@@ -21,8 +21,8 @@ enum { SCORES, VALUES, D_VALUES, D_PROBS, D_QUERIES, D_KEYS, PRODUCTS };
 // The products and the memory of one thread.
 typedef struct Head {
     DnnPrimitive product[PRODUCTS];
-    float *probs, *dprobs;      // (T, T)
-    void *factor;               // (T, T) H, then dS
+    float *probs, *dprobs;      // (T, stride_of)
+    void *factor;               // (T, stride_of) H, then dS
     void *scratch;
 } Head;
 
@@ -53,13 +53,18 @@ static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *sc
     return p;
 }
 
+// The T x T matrices have rows of whole packs (FOR_PACKS).
+static int stride_of(const Attention *a) { return (int)round_up(a->spec.T, TEAM); }
+
 static void plan_head(Attention *a, Head *head, size_t *scratch)
 {
     const int T = a->spec.T, d = a->d, c = a->c;
     const dnnl_data_type_t type = a->spec.x.type == TYPE_F32 ? dnnl_f32 : dnnl_bf16;
     DnnMd in = dnn_matrix(T, d, 3 * c, 1, type), in_turned = dnn_matrix(d, T, 1, 3 * c, type);
-    DnnMd square = dnn_matrix(T, T, T, 1, type), square_turned = dnn_matrix(T, T, 1, T, type);
-    DnnMd out = dnn_matrix(T, d, c, 1, type), sums = dnn_matrix(T, T, T, 1, dnnl_f32);
+    const int stride = stride_of(a);
+    DnnMd square = dnn_matrix(T, T, stride, 1, type);
+    DnnMd square_turned = dnn_matrix(T, T, 1, stride, type);
+    DnnMd out = dnn_matrix(T, d, c, 1, type), sums = dnn_matrix(T, T, stride, 1, dnnl_f32);
     const DnnMd factors[PRODUCTS][3] = {
         [SCORES] = { in, in_turned, sums },      [VALUES] = { square, in, out },
         [D_VALUES] = { square_turned, out, in }, [D_PROBS] = { out, in_turned, sums },
@@ -86,7 +91,7 @@ void *attention_new(const Op *op, const void *like)
         a->spec.x.type = TYPE_F32;
         ops_need_wide(ops, 2 * shape_count(spec->x) + (size_t)spec->x.n * a->c);
     }
-    size_t scratch = 0, square = round_up((size_t)spec->T * spec->T * sizeof(float), 64);
+    size_t scratch = 0, square = round_up((size_t)spec->T * stride_of(a) * sizeof(float), 64);
     a->heads = xcalloc(a->threads, sizeof *a->heads);
     omp_set_num_threads(1);     // each product runs in one thread
     for (int i = 0; i < a->threads; i++)
@@ -148,6 +153,7 @@ static void head_rows(const Attention *a, ItemsPart *const parts[], const Head *
 {
     size_t first = (size_t)head * a->spec.T;
     SoftmaxJob job = softmax_job(&a->spec, keys, first);
+    job.stride = stride_of(a);
     job.p = own->probs;
     job.dp = own->dprobs;
     job.h = job.ds = own->factor;

@@ -108,7 +108,7 @@ void columns_run(Stream *stream, ColumnsPart *part, ColumnsEnd *end, Matrix m, c
 INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t columns)
 {
     for (size_t c = 0; c < block; c += LANES, sums += 2)
-        for (size_t k = 0; k < LANES && c + k < block; k++) {
+        FOR_FEW(k, (int)(block - c < LANES ? block - c : LANES)) {
             totals[c + k] += sums[0].v[k];
             totals[columns + c + k] += sums[1].v[k];
         }
@@ -179,6 +179,11 @@ enum { TEAM = LANES };
     for (int i##_ = 0; i##_ < (count); i##_ += TEAM)                                            \
         INDEPENDENT                                                                             \
         for (int k = 0, i = i##_; k < ((count) - i##_ < TEAM ? (count) - i##_ : TEAM); k++, i++)
+// The same in whole packs, which compilers make vector code of: number `first` + k is in lane k. It
+// may be beyond the row's end. There must be memory there, and the body must take care of it.
+#define FOR_PACKS(first, k, count)                                                              \
+    for (int first = 0; first < (count); first += TEAM)                                         \
+        FOR_LANES(k)
 #define FIRST_OF_TEAM true
 
 // Combines the lanes in pairs, in the same order with all compilers.

@@ -112,6 +112,7 @@ enum { TEAM = 1 };
 #define FOR_ROW(i, k, count)                                                                    \
     _Pragma("unroll 4")                                                                         \
     for (int i = threadIdx.x % WARP, k = 0; k < TEAM && i < (count); i += WARP)
+#define FOR_PACKS(first, k, count) FOR_ROW(first, k, count)     // nothing is beyond the end
 #define FIRST_OF_TEAM (threadIdx.x % WARP == 0)
 
 // All threads of the team get the result.

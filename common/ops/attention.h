@@ -27,12 +27,13 @@ INLINE uint64_t mask_stream(const Mask *m, size_t sample)
 
 INLINE float masked(const Mask *m, uint64_t stream, uint32_t position, float value)
 {
-    return m->limit == 0 || dropout_keeps(stream, position, m->limit) ? value * m->scale : 0;
+    return kept(m->limit == 0 || dropout_keeps(stream, position, m->limit), value * m->scale);
 }
 
 // Matrices (T, T) of all heads of all samples; on a CPU, of one head of one sample.
 typedef struct SoftmaxJob {
     int T, heads;
+    int stride;             // from row to row in memory; on a CPU, a multiple of TEAM
     float scale;
     Mask mask;
     size_t first;           // the matrices' first row, counted over all heads
@@ -44,7 +45,7 @@ typedef struct SoftmaxJob {
 
 static inline SoftmaxJob softmax_job(const OpSpec *s, const uint64_t *keys, size_t first)
 {
-    SoftmaxJob job = { .T = s->T, .heads = s->heads,
+    SoftmaxJob job = { .T = s->T, .heads = s->heads, .stride = s->T,
                        .scale = 1 / sqrtf((float)(s->x.c / 3 / s->heads)),
                        .mask = mask_of(s->dropout, keys), .first = first };
     return job;
@@ -62,7 +63,7 @@ INLINE HeadRow head_row(const SoftmaxJob *j, size_t row)
 {
     HeadRow r;
     r.token = (int)(row % j->T);
-    r.begin = (row - j->first) * j->T;
+    r.begin = (row - j->first) * j->stride;
     r.stream = mask_stream(&j->mask, row / j->T / j->heads);
     r.position = (uint32_t)(row % ((size_t)j->heads * j->T) * j->T);
     return r;
@@ -75,17 +76,24 @@ INLINE void softmax(const SoftmaxJob *j, Type type, size_t row)
     float *p = j->p + r.begin, most[TEAM], sum[TEAM] = { 0 };
     for (int k = 0; k < TEAM; k++)
         most[k] = -INFINITY;
-    FOR_ROW(i, k, r.token + 1)
-        most[k] = p[i] > most[k] ? p[i] : most[k];
+    FOR_PACKS(first, k, r.token + 1) {
+        float score = p[first + k];
+        score = first + k <= r.token ? score : -INFINITY;
+        most[k] = score > most[k] ? score : most[k];
+    }
     const float top = team_max(most);
-    FOR_ROW(i, k, r.token + 1) {
-        p[i] = exp_of((p[i] - top) * j->scale);
-        sum[k] += p[i];
+    FOR_PACKS(first, k, r.token + 1) {
+        float part = exp_of((p[first + k] - top) * j->scale);
+        part = kept(first + k <= r.token, part);
+        p[first + k] = part;
+        sum[k] += part;
     }
     const float share = 1 / team_sum(sum);
-    FOR_ROW(i, k, j->T) {
-        p[i] = i <= r.token ? p[i] * share : 0;
-        store_one(type, j->h, r.begin + i, masked(&j->mask, r.stream, r.position + i, p[i]));
+    FOR_PACKS(first, k, j->T) {
+        float part = kept(first + k <= r.token, p[first + k] * share);
+        p[first + k] = part;
+        store_one(type, j->h, r.begin + first + k,
+                  masked(&j->mask, r.stream, r.position + first + k, part));
     }
 }
 
@@ -94,11 +102,15 @@ INLINE void softmax_gradient(const SoftmaxJob *j, Type type, size_t row)
 {
     const HeadRow r = head_row(j, row);
     float *p = j->p + r.begin, *dp = j->dp + r.begin, sum[TEAM] = { 0 };
-    FOR_ROW(i, k, r.token + 1) {
-        dp[i] = masked(&j->mask, r.stream, r.position + i, dp[i]);
-        sum[k] += p[i] * dp[i];
+    FOR_PACKS(first, k, r.token + 1) {
+        float d = masked(&j->mask, r.stream, r.position + first + k, dp[first + k]);
+        d = kept(first + k <= r.token, d);
+        dp[first + k] = d;
+        sum[k] += p[first + k] * d;
     }
     const float dot = team_sum(sum);
-    FOR_ROW(i, k, j->T)
-        store_one(type, j->ds, r.begin + i, i <= r.token ? p[i] * (dp[i] - dot) * j->scale : 0);
+    FOR_PACKS(first, k, j->T) {
+        float d = p[first + k] * (dp[first + k] - dot) * j->scale;
+        store_one(type, j->ds, r.begin + first + k, kept(first + k <= r.token, d));
+    }
 }

@@ -21,8 +21,8 @@
 //   RUN_ITEMS(fn, stream, count, &job)         RUN_TOTALS: likewise
 //
 // A function with a `type` is compiled for each type of number, and `type` is a constant; with
-// CELLS_F32 and ROWS_F32, for f32 only. A team, which computes a row together (FOR_ROW), is a warp
-// of a GPU or one thread of a CPU.
+// CELLS_F32 and ROWS_F32, for f32 only. A team, which computes a row together (FOR_ROW, FOR_PACKS),
+// is a warp of a GPU or one thread of a CPU.
 //
 // Sums have the same bits every time, whatever the number of threads: the matrix alone decides
 // which numbers are a piece, and the sums of pieces are added up in a fixed order, in double.

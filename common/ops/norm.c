@@ -22,7 +22,8 @@ typedef struct NormJob {
 INLINE float middle_of(float a, float b, float c)
 {
     float low = a < b ? a : b, high = a < b ? b : a;
-    return c < low ? low : c > high ? high : c;
+    c = c < low ? low : c;
+    return c > high ? high : c;
 }
 
 // Adds up distances from one of the channel's values, and their squares. So a mean far from zero

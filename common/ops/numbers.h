@@ -42,35 +42,37 @@ INLINE float float_of(uint32_t bits)
     return value;
 }
 
-INLINE float from_bf16(uint16_t half) { return float_of((uint32_t)half << 16); }
+// The 16-bit numbers are in 32 bits here: a loop over lanes of one size stays in whole vectors.
 
-INLINE uint16_t to_bf16(float value)
+INLINE float from_bf16(uint32_t half) { return float_of(half << 16); }
+
+INLINE uint32_t to_bf16(float value)
 {
     uint32_t bits = bits_of(value), rounded = bits + 0x7fff + (bits >> 16 & 1);
-    return (uint16_t)((value == value ? rounded : bits | 1u << 22) >> 16);
+    return ((bits & 0x7fffffff) > 0x7f800000 ? bits | 1u << 22 : rounded) >> 16;
 }
 
 // f16: sign, 5 bits of exponent (biased by 15; an f32's by 127), 10 of mantissa. Denormal ones are
 // multiples of 2^-24, which is the last bit of an f32 between 0.5 and 1: adding 0.5 rounds to them.
 
-INLINE float from_f16(uint16_t half)
+INLINE float from_f16(uint32_t half)
 {
     uint32_t bits = (half & 0x7fffu) << 13, exponent = bits & 0x0f800000;
     float normal = float_of(bits + (112u << 23));
     float special = float_of(bits + (224u << 23));      // infinite, or NaN
     float denormal = float_of(bits + (113u << 23)) - float_of(113u << 23);
     float value = exponent == 0x0f800000 ? special : exponent == 0 ? denormal : normal;
-    return float_of(bits_of(value) | (half & 0x8000u) << 16);
+    return float_of(bits_of(value) | (half & 0x8000) << 16);
 }
 
-INLINE uint16_t to_f16(float value)
+INLINE uint32_t to_f16(float value)
 {
     uint32_t bits = bits_of(value) & 0x7fffffff, sign = bits_of(value) >> 16 & 0x8000;
     uint32_t normal = (bits - (112u << 23) + 0xfff + (bits >> 13 & 1)) >> 13;
     uint32_t denormal = bits_of(float_of(bits) + 0.5f) - bits_of(0.5f);
     uint32_t special = bits > 0x7f800000 ? 0x7e00 | (bits >> 13 & 0x3ff) : 0x7c00;
     uint32_t half = bits < 113u << 23 ? denormal : bits >= 143u << 23 ? special : normal;
-    return (uint16_t)(half | sign);
+    return half | sign;
 }
 
 #endif
@@ -88,7 +90,7 @@ INLINE void store_one(Type type, void *to, size_t i, float value)
     if (type == TYPE_F32)
         ((float *)to)[i] = value;
     else
-        ((uint16_t *)to)[i] = type == TYPE_BF16 ? to_bf16(value) : to_f16(value);
+        ((uint16_t *)to)[i] = (uint16_t)(type == TYPE_BF16 ? to_bf16(value) : to_f16(value));
 }
 
 INLINE float rounded(Type type, float value)
@@ -101,13 +103,26 @@ INLINE float rounded(Type type, float value)
 #ifdef ON_GPU
 
 INLINE float exp_of(float x) { return expf(x); }
+INLINE float kept(bool keep, float value) { return keep ? value : 0; }
 
 #else
 
-// e^x, within two units in the last place. x is limited to -87 .. 88.
+// `value`, or 0. With ?: gcc 14 would compute `value` only where it is kept, in a branch. Branches
+// keep loops scalar.
+INLINE float kept(bool keep, float value) { return float_of(bits_of(value) & -(uint32_t)keep); }
+
+// e^x, within two units in the last place. x is limited to -87 .. 88: by integers, because minima
+// of integers never become branches. bits_of(x) + 0x7fffff puts NaN below what is limited: negative
+// numbers as unsigned, positive ones as signed. So NaN stays NaN.
 INLINE float exp_of(float x)
 {
-    x = x < -87 ? -87 : x > 88 ? 88 : x;
+    const uint32_t least = 0xc2ae0000u + 0x7fffff;
+    const int32_t most = 0x42b00000 + 0x7fffff;
+    uint32_t above = bits_of(x) + 0x7fffff;
+    above = above < least ? above : least;
+    int32_t below = (int32_t)above;
+    below = below < most ? below : most;
+    x = float_of((uint32_t)below - 0x7fffff);
     float shifted = x * 0x1.715476p0f + 0x1.8p23f;      // rounds x / ln 2: the last bits of shifted
     float n = shifted - 0x1.8p23f;
     float r = x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;

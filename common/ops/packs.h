@@ -6,12 +6,24 @@
 #pragma once
 #include "ops/numbers.h"
 
+// FOR_LANES is a loop over the lanes of a pack, FOR_FEW over the first `count` of them.
 #ifdef ON_GPU
 enum { LANES = 8 };     // 16 bytes of 16-bit numbers
 #define FOR_LANES(k) _Pragma("unroll") for (int k = 0; k < LANES; k++)
+#define FOR_FEW(k, count) FOR_LANES(k) if (k < (count))
 #else
 enum { LANES = 16 };    // 64 bytes of f32
-#define FOR_LANES(k) _Pragma("omp simd") for (int k = 0; k < LANES; k++)
+#ifdef __clang__
+// clang would unroll a loop before it makes vector code. Then single lanes are used outside of the
+// loop that computes them, and that loop stays scalar.
+#define LANES_LOOP _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
+#define FEW_LOOP _Pragma("clang loop unroll(disable)")
+#else
+#define LANES_LOOP _Pragma("omp simd")
+#define FEW_LOOP
+#endif
+#define FOR_LANES(k) LANES_LOOP for (int k = 0; k < LANES; k++)
+#define FOR_FEW(k, count) FEW_LOOP for (int k = 0; k < (count); k++)
 #endif
 
 typedef struct Pack {
@@ -103,16 +115,42 @@ INLINE void store_whole(Type type, void *to, size_t i, const Pack *pack)
 
 #else
 
+// A pack as one vector, of numbers of any size. A loop over lanes that also changes the size of the
+// numbers becomes code for halves of a pack, and stores them one by one. A load of the whole pack
+// then waits until both are in the cache. So only CONVERTED changes the size, and packs stay in
+// registers.
+#define VECTOR_OF(type) \
+    type __attribute__((vector_size(LANES * sizeof(type)), aligned(sizeof(type)), may_alias))
+typedef VECTOR_OF(float) Floats;
+typedef VECTOR_OF(int32_t) Words;
+typedef VECTOR_OF(uint16_t) Halves;
+typedef VECTOR_OF(uint8_t) Bytes;
+#define CONVERTED(from, From, To) __builtin_convertvector(*(const From *)(from), To)
+
 INLINE void load_whole(Type type, const void *from, size_t i, Pack *pack)
 {
+    if (type == TYPE_F32) {
+        FOR_LANES(k)
+            pack->v[k] = ((const float *)from)[i + k];
+        return;
+    }
+    uint32_t half[LANES];
+    *(Words *)half = CONVERTED((const uint16_t *)from + i, Halves, Words);
     FOR_LANES(k)
-        pack->v[k] = load_one(type, from, i + k);
+        pack->v[k] = type == TYPE_BF16 ? from_bf16(half[k]) : from_f16(half[k]);
 }
 
 INLINE void store_whole(Type type, void *to, size_t i, const Pack *pack)
 {
+    if (type == TYPE_F32) {
+        FOR_LANES(k)
+            ((float *)to)[i + k] = pack->v[k];
+        return;
+    }
+    uint32_t half[LANES];
     FOR_LANES(k)
-        store_one(type, to, i + k, pack->v[k]);
+        half[k] = type == TYPE_BF16 ? to_bf16(pack->v[k]) : to_f16(pack->v[k]);
+    *(Halves *)((uint16_t *)to + i) = CONVERTED(half, Words, Halves);
 }
 
 #endif
@@ -126,9 +164,8 @@ INLINE void load(Type type, const void *from, size_t i, int count, Pack *pack)
     }
     FOR_LANES(k)
         pack->v[k] = 0;
-    for (int k = 0; k < LANES; k++)
-        if (k < count)
-            pack->v[k] = load_one(type, from, i + k);
+    FOR_FEW(k, count)
+        pack->v[k] = load_one(type, from, i + k);
 }
 
 INLINE void load_at(Type type, const void *from, At at, Pack *pack)
@@ -170,9 +207,8 @@ INLINE void store_at(Type type, void *to, At at, const Pack *pack)
         store_whole(type, to, at.i, pack);
         return;
     }
-    for (int k = 0; k < LANES; k++)
-        if (k < at.count)
-            store_one(type, to, at.i + k, pack->v[k]);
+    FOR_FEW(k, at.count)
+        store_one(type, to, at.i + k, pack->v[k]);
 }
 
 // Stores values that the type represents exactly, which is faster in bf16 on a CPU.
@@ -180,8 +216,10 @@ INLINE void store_exact_at(Type type, void *to, At at, const Pack *pack)
 {
 #ifndef ON_GPU
     if (type == TYPE_BF16 && at.count == LANES) {
+        uint32_t half[LANES];
         FOR_LANES(k)
-            ((uint16_t *)to)[at.i + k] = (uint16_t)(bits_of(pack->v[k]) >> 16);
+            half[k] = bits_of(pack->v[k]) >> 16;
+        *(Halves *)((uint16_t *)to + at.i) = CONVERTED(half, Words, Halves);
         return;
     }
 #endif
@@ -196,8 +234,10 @@ INLINE void load_bytes(const uint8_t *from, At at, Pack *pack)
         FOR_LANES(k)
             pack->v[k] = (k < 4 ? all.x : all.y) >> 8 * (k % 4) & 255;
 #else
+        int32_t byte[LANES];
+        *(Words *)byte = CONVERTED(from + at.i, Bytes, Words);
         FOR_LANES(k)
-            pack->v[k] = from[at.i + k];
+            pack->v[k] = byte[k];
 #endif
         return;
     }
@@ -214,12 +254,13 @@ INLINE void store_bytes(uint8_t *to, At at, const Pack *pack)
             (k < 4 ? all.x : all.y) |= (unsigned)pack->v[k] << 8 * (k % 4);
         *(uint2 *)(to + at.i) = all;
 #else
+        int32_t byte[LANES];
         FOR_LANES(k)
-            to[at.i + k] = (uint8_t)pack->v[k];
+            byte[k] = (int32_t)pack->v[k];
+        *(Bytes *)(to + at.i) = CONVERTED(byte, Words, Bytes);
 #endif
         return;
     }
-    for (int k = 0; k < LANES; k++)
-        if (k < at.count)
-            to[at.i + k] = (uint8_t)pack->v[k];
+    FOR_FEW(k, at.count)
+        to[at.i + k] = (uint8_t)pack->v[k];
 }

@@ -8,19 +8,18 @@ INLINE void maxpool(const PoolJob *j, Type type, At at)
     const OpSpec *s = &j->s;
     Place p = place_of(&j->out, at);
     int h0 = p.h * s->stride - s->pad, w0 = p.w * s->stride - s->pad;
+    const float first = (h0 < 0 ? -h0 : 0) * s->kernel_h + (w0 < 0 ? -w0 : 0);
     Pack x, best, where;
     FOR_LANES(k) {
         best.v[k] = -INFINITY;
-        where.v[k] = -1;
+        where.v[k] = first;
     }
     for (int h = h0 < 0 ? 0 : h0; h < h0 + s->kernel_h && h < s->x.h; h++)
         for (int w = w0 < 0 ? 0 : w0; w < w0 + s->kernel_h && w < s->x.w; w++) {
             float position = (h - h0) * s->kernel_h + w - w0;
             load_at(type, j->x, pixel_at(&s->x, &p, h, w, at), &x);
-            for (int k = 0; k < LANES; k++) {
-                if (k >= at.count)
-                    continue;           // planes on a CPU use one lane of 16
-                bool larger = where.v[k] < 0 || x.v[k] > best.v[k] || x.v[k] != x.v[k];
+            FOR_LANES(k) {
+                bool larger = x.v[k] > best.v[k] || x.v[k] != x.v[k];
                 best.v[k] = larger ? x.v[k] : best.v[k];
                 where.v[k] = larger ? position : where.v[k];
             }

@@ -12,7 +12,7 @@ export GPU_TIMEOUT=10
 calls() { timeline "$1.json" "$2" | grep -c "^begin $3" || true; }
 losses() { sed -n 's/^step .*loss //p' "$1.out"; }
 weights() { sed -n 's/^weight .*: //p' "$1.out"; }
-noise='^spy|^-*$|^mpirun|^Primary job|^a non-zero|Exit code|Process name|^the job'
+noise='^spy|^-*$|^mpirun|^prterun|^Primary job|^a non-zero|Exit code|Process name|^the job'
 
 # run_ranks NAME N: N ranks must train to the end, where they may report that the weights differ.
 run_ranks()

@@ -7,7 +7,7 @@ type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)"
 build --with check.c --wrap cudaMallocHost --wrap sgd_update --wrap ncclAllReduce --wrap ncclReduceScatter \
     --wrap ncclAllGather --wrap ncclBroadcast --wrap ncclSend --wrap MPI_Finalize
 export SPY=1 GPU_TIMEOUT=10
-noise='^-*$|^mpirun|^Primary job|^a non-zero|Exit code|Process name|^the job|^spy'
+noise='^-*$|^mpirun|^prterun|^Primary job|^a non-zero|Exit code|Process name|^the job|^spy'
 for n in 2 3; do
     finished right$n $n
     try_learner yours$n $n
