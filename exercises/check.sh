@@ -355,6 +355,8 @@ global_batch() { sed -n 's/.*global batch \([0-9]*\).*/\1/p' "$1.out"; }
 # of a step's timeline (--trace): how many all-reduces, how many collective calls, how many saves
 all_reduces() { grep -c '"all_reduce ' "$1"; }
 all_calls() { grep -c '"call":' "$1"; }
+# calls_of FILE COMM: rank 0's calls of the communicator COMM, in order: "all_gather 1.2 KB"
+calls_of() { sed -n "s/.*\"pid\":0,.*\"name\":\"\([^\"]*\)\".*\"call\":\"$2 #.*/\1/p" "$1"; }
 saves() { grep -c '"save"' "$1"; }
 
 # ==== Reading ====================================================================================

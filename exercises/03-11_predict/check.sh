@@ -2,12 +2,17 @@
 # Compares the predictions in answers.txt with runs of steps 01 and 03, and the fourth with a formula.
 # fails with: 1. the global batch of 3 ranks with 8 images each
 build
-answer() { sed -n "s/^$1[a-z0-9_]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt"; }
+# answer NUMBER: the first word of the answer, in small letters: "yes" for "Yes", 18 for "18 MB" and "18.0"
+answer()
+{
+    sed -n "s/^$1[a-z0-9_]*[[:space:]]*=[[:space:]]*\([^[:space:]#]*\).*/\1/p" "$copy/answers.txt" |
+        tr '[:upper:]' '[:lower:]' | sed 's/^\([0-9]*\)mb$/\1/; s/^\([0-9]*\)\.0*$/\1/'
+}
 know_images 97
 finished three 3 --train-samples 97
 finished seen 3 "${seeing[@]}"
 
-why="-b is the batch of one rank."
+why="-b is the batch of one rank; the ranks' batches make one step together."
 equal "1. the global batch of 3 ranks with 8 images each" "$(global_batch three)" \
     "$(answer 1)"
 why="97 samples on 3 ranks are 33 for each, rounded up. With batches of 8, the last batch is smaller."
@@ -15,7 +20,8 @@ equal "2. steps in an epoch" "$(value three.0.jsonl step steps)" "$(answer 2)"
 for rank in 0 1 2; do images seen.$rank.jsonl 1; done | sort | uniq -d | wc -l >twice
 why="3 ranks take 33 samples each, and there are 97."
 equal "3. samples that are used twice" "$(cat twice)" "$(answer 3)"
-why="2 (N - 1) / N times 12 MB, with N = 4."
+why="The data has 4 parts of 3 MB. A rank sends 3 parts while they are added up, and 3 finished ones: 2 (N - 1) / N
+times 12 MB, with N = 4."
 equal "4. megabytes that a rank sends in a ring of 4" "$((2 * 3 * 12 / 4))" "$(answer 4)"
 
 same=(--train-samples 96 --seed 5)

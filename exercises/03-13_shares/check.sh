@@ -1,8 +1,10 @@
 # shellcheck shell=bash disable=SC2016,SC2034,SC2154
 # With 2, 3 and 4 ranks: checks which parameters each rank updates, how much memory their momentum takes, and that the
-# weights are bit-identical to the finished step's.
+# weights are bit-identical to the finished step's. Each new value must be sent once. With resnet18, not all parameters
+# have a gradient.
 # fails with: 2 ranks: each parameter is updated by one rank
-build --with check.c --wrap device_alloc --wrap zero_new --wrap zero_step --wrap sgd_update
+build --with check.c --wrap device_alloc --wrap zero_new --wrap zero_step --wrap sgd_update \
+    --wrap comm_all_reduce --wrap comm_broadcast --wrap comm_all_gather --wrap comm_gather --wrap comm_barrier
 same=(--arch convnet --train-samples 48 -b 4)     # 3 does not divide the number of parameters
 
 # updates N: prints the recorded updates of N ranks: "rank 0: parameters 0 to 17320"
@@ -63,8 +65,28 @@ for n in 2 3 4; do
             printf "allocated in zero_new and in the first zero_step: %d bytes\n", $2
             exit !($2 < 4.2 * all / n + 1024) }' shares.$n.0
 
+    awk -v most=$((parameters + parameters / 20)) '$1 == "sends" && $2 > most {
+        print $2 " of " most " values" }' shares.$n.0 >much
+    why="Each rank has 1/$n of the new values. If it sends these to the others, each value travels once. An all-reduce adds
+zeros, and sends each value twice; so does collecting on one rank and sending from there."
+    [ ! -s much ] || wrong "$n ranks: each new value is sent once" < <(
+        expected "$parameters values in all calls of zero_step" "$(cut -d' ' -f1 much) values")
+    why="A collective call waits for the ranks that it needs. A barrier makes the host wait as well, and adds a message."
+    [ "$(awk '$1 == "sends" { print $3 }' shares.$n.0)" = 0 ] || wrong "$n ranks: zero_step has no barrier" < <(
+        expected "no barrier" "$(awk '$1 == "sends" { print $3 }' shares.$n.0) barriers in the first zero_step")
     why="Rank R updates only its own share. After every update, each rank must send its whole share to all others."
     [ "$status" = 0 ] || wrong "$n ranks: all have equal weights" < <(last_lines yours$n)
     equal "$n ranks: the weights are bit-identical to the finished step's" "$(value right$n.0.jsonl end weight_hash)" \
         "$(value yours$n.0.jsonl end weight_hash)"
 done
+
+# At 32x32 pixels, the last 62 % of resnet18's parameters have no gradient.
+learner wide 2 --arch resnet18 --train-samples 4 --test-samples 2 -b 1 --max-steps 1
+for rank in 0 1; do
+    awk -v rank=$rank '$1 == "update" { print "rank " rank ": " $8 " of " $3 " parameters" }' shares.2.$rank >>needed
+    awk -v rank=$rank '$1 == "update" { print "rank " rank ": " $7 " of " $3 " parameters" }' shares.2.$rank >>gradients
+done
+why="Of some networks, the last parameters have no gradient (model.h). sgd_update's second count says how many of *this*
+share have one, so gradients_in needs the begin of the share. Too large a count reads beyond the gradients."
+beside "resnet18: sgd_update gets the number of parameters that have a gradient" same "" \
+    "expected                             " needed found gradients

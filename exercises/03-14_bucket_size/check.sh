@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Finds the best bucket size: computes for each size the time from the start of backward to the end of the last message.
+# Each answer needs its measurement: the number of messages, which the bytes of the layers decide, and a time that the
+# sleeps allow. Neither is shown. Then finds the best bucket size: computes for each size the time from the start of backward to the end of the last message.
 # The bytes of each layer come from a run. Each layer and each message takes 10 ms; the network carries 60 MB/s.
-# fails with: 1. the best bucket size
+# fails with: 0.001 was measured
 answer() { sed -n "s/^$1[a-z0-9_.]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]'; }
 is() { echo "your answer: $(answer "$1")"; [ "$(answer "$1")" = "$2" ]; }
 build --with check.c --wrap ddp_new --wrap slow_ready
@@ -22,6 +23,27 @@ for size in 0.001 2 16 0; do
     read -r "ms[$size]" "messages[$size]" "after[$size]" "last[$size]" < <(step_time $size)
 done
 best=$(for size in 0.001 2 16 0; do echo "${ms[$size]} $size"; done | sort -n | head -1)
+
+# measured SIZE: claims that answers.txt has the numbers of a run with this size.
+measured()
+{
+    local size=$1 numbers
+    read -ra numbers < <(sed -n "s/^measured_$size *=//p" "$copy/answers.txt" | sed 's/#.*//' | grep -oE '[0-9.]+' |
+        paste -sd' ')
+    why="Run the program with --bucket-mb $size, as the task says, and copy the line that begins with \"fastest step\"."
+    [ "${#numbers[@]}" = 2 ] || wrong "$size was measured" <<<"your answer has no two numbers: ms, and messages"
+    [ "${numbers[1]}" = "${messages[$size]}" ] ||
+        wrong "$size was measured" <<<"your answer: ${numbers[1]} messages; the program prints another number"
+    why="Backward sleeps 10 ms at each layer and each message takes 10 ms and the time of its bytes, on any computer."
+    awk -v a="${numbers[0]}" -v least="${ms[$size]}" 'BEGIN { exit !(a + 1 >= least) }' ||
+        wrong "$size was measured" <<<"your answer: ${numbers[0]} ms; no run can be that fast"
+    why="Measure again while the computer does nothing else."
+    awk -v a="${numbers[0]}" -v least="${ms[$size]}" 'BEGIN { exit !(a < 3 * least) }' ||
+        wrong "$size was measured" <<<"your answer: ${numbers[0]} ms; that is several times what it should be"
+    passed "$size was measured: ${numbers[0]} ms, ${numbers[1]} messages"
+}
+for size in 0.001 2 16 0; do measured $size; done
+
 mine=$(answer 1)
 why="Measure all four sizes, and compare the fastest steps. The times shown here are computed and exclude the forward
 pass, so yours are somewhat longer."

@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # With AdamW, two and three ranks must learn what one process learns. So must two with SGD, where even a mean of weights
 # passes. A run that is stopped and resumed must end with the weights of an uninterrupted one. The ranks must send as
-# many messages as the finished step, with the spare floats after the gradients.
+# many messages as the finished step, with the spare floats after the gradients. gradients_check must see the average.
 # fails with: 2 ranks learn what one process learns with adamw
-build --with check.c --wrap model_new --wrap comm_all_reduce
+build --with check.c --wrap model_new --wrap comm_all_reduce --wrap gradients_check --wrap adamw_update
 # learns N OPTIM OPTION...: claims that the mean losses of N ranks are those of one process with all their images
 learns()
 {
@@ -41,3 +41,15 @@ why="stop.c keeps a float after the gradients, with which all ranks agree to sto
 rank hears of another's Ctrl-C. So send ddp->count values: the gradients and the spare floats after them."
 equal "each message also has the spare floats after the gradients" 16 \
     "$(sed -n 's/^after the gradients: //p' whole.out | sort -u | paste -sd' ')"
+why="gradients_check looks for infinite and NaN gradients, and then the optimizer skips the step. A NaN of one rank is in
+all ranks' average. If each rank looks at its own gradients, only that rank skips, and the others' weights become NaN.
+So: average, check, optimizer."
+holds "gradients_check reads the average, before the optimizer" awk '
+    /^gradients checked: / { count[$3]++; n++ }
+    /^unchecked/ { early++ }
+    END {
+        for (h in count) own += count[h] % 2
+        if (n == 0) print "gradients_check is not called"
+        if (own) print "the two ranks\047 checks read different gradients in " own / 2 " of " n / 2 " steps"
+        if (early) print "the optimizer runs before the check"
+        exit n == 0 || own || early }' whole.out

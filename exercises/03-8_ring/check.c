@@ -7,11 +7,14 @@
 //   receive COUNT FROM NUMBERS
 //   total COUNT WRONG SENT OTHERS     wrong numbers; bytes sent; bytes moved by other calls than
 //                                     comm_send and comm_receive
+//   returned YES                      1: the hook returned although its stream stood still
 #include "check.h"
 #include "ddp.h"
 #include "wrap.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 static DdpHook hook;
 static void *hook_arg;
@@ -67,6 +70,28 @@ static void try_count(Comm *comm, Stream *stream, size_t count)
     free(values);
 }
 
+static atomic_bool returned;
+
+// A task that stops the stream until the hook has returned, at most 2.5 s: *in_time tells which.
+static void stand_still(void *in_time)
+{
+    for (int i = 0; i < 2500 && !returned; i++)
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    **(bool **)in_time = returned;
+}
+
+static void try_to_return(Comm *comm, Stream *stream)
+{
+    static float values[8];
+    bool in_time = false, *result = &in_time;
+    adding = 0;
+    stream_enqueue(stream, stand_still, &result, sizeof result);
+    hook(hook_arg, comm, stream, values, 8);
+    returned = true;
+    stream_sync(stream);
+    fprintf(out, "returned %d\n", in_time);
+}
+
 static void spy(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     static bool tried;
@@ -78,6 +103,7 @@ static void spy(void *arg, Comm *comm, Stream *stream, float *grads, size_t coun
         CHECK(out, "", "%s cannot be written", name);
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
             try_count(comm, stream, counts[i]);
+        try_to_return(comm, stream);
         fclose(out);
         out = NULL;
         tried = true;

@@ -1,5 +1,5 @@
 // Linked into the learner's program. The file "calls" records which process forks, with how many
-// threads, and which process opens a device.
+// threads, and which process opens a device or counts the devices.
 #include "device.h"
 #include "wrap.h"
 
@@ -41,4 +41,11 @@ Device *__wrap_device_open(int index, int threads)
 {
     record("open", threads);
     return __real_device_open(index, threads);
+}
+
+WRAPPED(device_count);
+int __wrap_device_count(void)
+{
+    record("count", 0);
+    return __real_device_count();
 }
