@@ -23,7 +23,6 @@ beside "the function returns the first host of each list" same list \
     expected expected found hosts.out "of the list" input
 
 # Lists that Slurm never writes.
-limit=5
 long=$(printf 'x%.0s' {1..300})
 why="Slurm never writes such a list, but the function must not write past its array or read past the list."
 for list in 'gpu[12' 'gpu[' 'gpu[]' '[' "$long" "gpu[$long" "gpu[$long-9]"; do
