@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 300
+# ctest: TIMEOUT 900
 # ./ddp exercise: the output and the files of its commands, in a copy of the tree whose path has a space.
 # shellcheck disable=SC2317  # expect and check call the functions
 . "$SRC/tests/test.sh"

@@ -12,7 +12,7 @@
 # --max-steps, there are 512 samples. comm_bench sends short messages. srun and sbatch run in the cluster of
 # `./ddp slurm up 2`, and jobs must succeed.
 #
-# ctest: TIMEOUT 300
+# ctest: TIMEOUT 900
 # shellcheck disable=SC2016  # code in single quotes
 . "$SRC/tests/test.sh"
 type -P perl >/dev/null || { echo "skipped: there is no perl"; exit 77; }
@@ -192,7 +192,7 @@ lacking()
 # sbatch prints the job's number; the job's own output is in a file.
 job_ends_well()
 {
-    local job state deadline=$((SECONDS + 60))
+    local job state deadline=$((SECONDS + 240))
     job=$(sed -n 's/^Submitted batch job //p' "$TMP/output")
     until [[ ${state:-} != @(PENDING|CONFIGURING|RUNNING|COMPLETING|) ]]; do
         [ $SECONDS -lt $deadline ] || break
@@ -224,7 +224,7 @@ like()
         ;;
     esac
     ran=$((ran + 1))
-    if ! { time timeout -k 5 60 bash -c "$words" >"$TMP/output" 2>&1 </dev/null; } 2>"$TMP/time"; then
+    if ! { time timeout -k 5 240 bash -c "$words" >"$TMP/output" 2>&1 </dev/null; } 2>"$TMP/time"; then
         no "failed"
     elif [[ $words == *sbatch* ]] && ! job_ends_well; then
         no "its job failed"

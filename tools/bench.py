@@ -318,6 +318,8 @@ def machine():
     model = platform.machine()
     with contextlib.suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8") as file:
         model = next(line.split(":")[1].strip() for line in file if "model name" in line)
+    with contextlib.suppress(OSError):      # its compiler and its oneDNN decide too
+        return f"{model}, {CORES} cores; {platform.freedesktop_os_release()['PRETTY_NAME']}"
     return f"{model}, {CORES} cores"
 
 

@@ -112,8 +112,8 @@ INLINE float kept(bool keep, float value) { return keep ? value : 0; }
 INLINE float kept(bool keep, float value) { return float_of(bits_of(value) & -(uint32_t)keep); }
 
 // e^x, within two units in the last place. x is limited to -87 .. 88: by integers, because minima
-// of integers never become branches. bits_of(x) + 0x7fffff puts NaN below what is limited: negative
-// numbers as unsigned, positive ones as signed. So NaN stays NaN.
+// of integers never become branches. 0x7fffff makes a negative NaN the smallest unsigned number,
+// and a positive NaN the smallest signed one. So NaN stays NaN.
 INLINE float exp_of(float x)
 {
     const uint32_t least = 0xc2ae0000u + 0x7fffff;
