@@ -21,8 +21,8 @@ for rank in 0 1; do
     echo "rank $rank: ${list:-no file}" >>found
 done
 if ! cmp -s expected found && [ -f disk0/net.st ] && [ -f disk1/net.st ]; then
-    why="Two ranks write two different states under one name. On a shared disk, the last write wins. (These ranks are on two
-machines, so both have local rank 0.)"
+    why="Two ranks write two different states under one name. On a shared disk, the last write wins. (These ranks are on
+two machines, so both have local rank 0.)"
     wrong "only rank 0 saves" < <(
         expected "$(sed -n 2p expected)" "$(sed -n 2p found)"
         echo "both claim to be the checkpoint of this run; on a shared disk either may survive"
@@ -37,5 +37,6 @@ why="The checkpoint should hold rank 0's state after the test."
 near "it has the test loss that was printed" 1e-4 "$(value shared.0.jsonl epoch test_loss)" "$(tested net.st)"
 
 learner dry 2 "${net[@]}" --save dry.st --dry-run
-why="--dry-run trains one step to show that all works, and must leave no checkpoint. Keep the other conditions of job->save."
+why="--dry-run trains one step to show that all works, and must leave no checkpoint. Keep the other conditions of
+job->save."
 equal "a dry run saves nothing" "no file" "$([ -e dry.st ] && echo dry.st || echo "no file")"

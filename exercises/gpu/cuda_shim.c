@@ -73,8 +73,8 @@ cudaError_t cudaSetDevice(int device)
     if (device < 0 || device >= GPUS)
         return REFUSE(cudaErrorInvalidDevice, "cudaSetDevice(%d): this machine's GPUs are 0 to %d", device, GPUS - 1);
     if (device != current_gpu && (blocks || streams->next))
-        return REFUSE(cudaErrorInvalidDevice, "cudaSetDevice(%d): the memory or streams that this rank has already made "
-                      "are on GPU %d. Call it before them", device, current_gpu);
+        return REFUSE(cudaErrorInvalidDevice, "cudaSetDevice(%d): the memory or streams that this rank has already "
+                      "made are on GPU %d. Call it before them", device, current_gpu);
     current_gpu = device;
     return cudaSuccess;
 }
