@@ -42,8 +42,8 @@ rank hears of another's Ctrl-C. So send ddp->count values: the gradients and the
 equal "each message also has the spare floats after the gradients" 16 \
     "$(sed -n 's/^after the gradients: //p' whole.out | sort -u | paste -sd' ')"
 why="gradients_check looks for infinite and NaN gradients, and then the optimizer skips the step. A NaN of one rank is
-in all ranks' average. If each rank looks at its own gradients, only that rank skips, and the others' weights become NaN.
-So: average, check, optimizer."
+in all ranks' average. If each rank looks at its own gradients, only that rank skips, and the others' weights become
+NaN. So: average, check, optimizer."
 holds "gradients_check reads the average, before the optimizer" awk '
     /^gradients checked: / { count[$3]++; n++ }
     /^unchecked/ { early++ }
