@@ -161,9 +161,10 @@ starts()
 #!/bin/bash
 set -- "${@: -4}"
 case $2 in
-apart) [ "$SLURM_PROCID" != 0 ] || echo "comm.c:9: the ranks have diverged"
+apart) [ "$SLURM_PROCID" != 0 ] || { echo "comm.c:9: the ranks have diverged"; touch "ddp-$SLURM_JOB_ID.st"; }
+    until [ -e "ddp-$SLURM_JOB_ID.st" ]; do sleep 0.1; done
     [ "$SLURM_PROCID" != 1 ] || sleep 5         # Slurm kills it, and srun's status is 143
-    touch "ddp-$SLURM_JOB_ID.st"; exit 200 ;;
+    exit 200 ;;
 infinite) touch "ddp-$SLURM_JOB_ID.st"; exit 3 ;;
 all) exit 1 ;;
 esac
