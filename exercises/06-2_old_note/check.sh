@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# In a first run, rank 1 starts long after rank 0 has written its file. Then rank 0 is killed while its file exists. In the
-# next run rank 1 starts first, so it finds that file; then rank 0 starts. The ranks must still connect, in a requeued
-# job and in the next step of the same job.
+# In a first run, rank 1 starts long after rank 0 has written its file. Then rank 0 is killed while its file exists. In
+# the next run rank 1 starts first, so it finds that file; then rank 0 starts. The ranks must still connect, in a
+# requeued job and in the next step of the same job.
 # fails with: a job that was requeued: rank 1 connects to the port of rank 0
 build --with check.c --wrap rendezvous_file_read --wrap rendezvous_file_write
 port=$((10000 + $$ % 20000))    # below the ports that the system assigns, so that no other program gets an old port
@@ -66,8 +66,8 @@ meets "a first run" first 0
 killed
 why="The port that rank 1 found is that of the rank 0 that was killed when the job first ran."
 meets "a job that was requeued" again 1 SLURM_RESTART_COUNT=1
-why="The job was requeued a second time. The rank 0 that was killed was in step 1 after one restart. This is step 0 after
-two. Does the name keep the two numbers apart?"
+why="The job was requeued a second time. The rank 0 that was killed was in step 1 after one restart. This is step 0
+after two. Does the name keep the two numbers apart?"
 killed SLURM_RESTART_COUNT=1 SLURM_STEP_ID=1
 meets "requeued twice" third 1 SLURM_RESTART_COUNT=2
 killed
