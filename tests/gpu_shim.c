@@ -114,6 +114,7 @@ static void test_cuda(void)
 
     CHECK(cudaMemcpy(gpu, host, 17, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);
     CHECK(cudaMemcpy(gpu, host, 16, cudaMemcpyDeviceToHost) == cudaErrorInvalidValue);
+    CHECK(cudaMemcpy(host + 1, gpu, 16, cudaMemcpyDeviceToHost) == cudaErrorInvalidValue);
     CHECK(cudaFree(pageable) == cudaErrorInvalidValue);
     CHECK(cudaSetDevice(100) == cudaErrorInvalidDevice);
     MUST(cudaEventDestroy(event));

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# In a first run, rank 1 starts long after rank 0 has written its file. Then rank 0 is killed while its file exists.
-# In the next run rank 1 starts first, so it finds that file; then rank 0 starts. The ranks must still connect, in a
+# In a first run, rank 1 starts long after rank 0 has written its file. Then rank 0 is killed while its file exists. In
+# the next run rank 1 starts first, so it finds that file; then rank 0 starts. The ranks must still connect, in a
 # requeued job and in the next step of the same job.
 # fails with: a job that was requeued: rank 1 connects to the port of rank 0
 build --with check.c --wrap rendezvous_file_read --wrap rendezvous_file_write

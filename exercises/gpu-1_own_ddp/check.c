@@ -1,16 +1,18 @@
 // Spies on my_ddp.c. LOSE=half: the broadcast loses half of its values. LOSE=bits: in the last step, the spy changes
-// rank 1's gradient of the last weight a little, so this weight differs in its last bits.
+// rank 1's gradient of the last weight a little, so this weight differs in its last bits. LOSE=order: in the last step,
+// the spy sets the last two gradients so large that two weights of rank 0 are those of rank 1 in the other order.
 //
-// Prints what the program frees after main has compared the hashes, and what it never frees.
+// Prints what the program makes in its steps, what it frees after main has compared the hashes, and what it keeps.
 #include "wrap.h"
 #include <mpi.h>
 #include <nccl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { WEIGHTS = 8, STEPS = 40 };
-static int rank, reduces, left[3];              // left: communicators, streams, blocks of memory
+static int rank, reduces, late, left[3];        // left: communicators, streams, blocks of memory
 static char freed[400];
 
 static int lose(const char *what) { return getenv("LOSE") && strcmp(getenv("LOSE"), what) == 0; }
@@ -22,26 +24,28 @@ static void free_one(const char *name, int kind)
     snprintf(freed + end, sizeof freed - end, " %s", name);
 }
 
+static void make_one(int kind) { left[kind]++; late += reduces > 0; }
+
 WRAPPED(ncclCommInitRank);
 ncclResult_t __wrap_ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int number)
 {
-    left[0]++;
+    make_one(0);
     return __real_ncclCommInitRank(comm, ranks, id, rank = number);
 }
 WRAPPED(cudaStreamCreate);
-cudaError_t __wrap_cudaStreamCreate(cudaStream_t *stream) { left[1]++; return __real_cudaStreamCreate(stream); }
+cudaError_t __wrap_cudaStreamCreate(cudaStream_t *stream) { make_one(1); return __real_cudaStreamCreate(stream); }
 WRAPPED(cudaStreamCreateWithFlags);
 cudaError_t __wrap_cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
-    left[1]++;
+    make_one(1);
     return __real_cudaStreamCreateWithFlags(stream, flags);
 }
 WRAPPED(cudaMalloc);
-cudaError_t __wrap_cudaMalloc(void **memory, size_t bytes) { left[2]++; return __real_cudaMalloc(memory, bytes); }
+cudaError_t __wrap_cudaMalloc(void **memory, size_t bytes) { make_one(2); return __real_cudaMalloc(memory, bytes); }
 WRAPPED(cudaMallocHost);
 cudaError_t __wrap_cudaMallocHost(void **memory, size_t bytes)
 {
-    left[2]++;
+    make_one(2);
     return __real_cudaMallocHost(memory, bytes);
 }
 
@@ -82,12 +86,15 @@ ncclResult_t __wrap_ncclAllReduce(const void *from, void *to, size_t count, nccl
                                   ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = __real_ncclAllReduce(from, to, count, type, op, comm, stream);
-    if (++reduces == STEPS && rank == 1 && lose("bits")) {
-        float last;
+    bool bits = rank == 1 && lose("bits"), order = rank < 2 && lose("order");
+    if (++reduces == STEPS && (bits || order)) {
+        float last[2], *at = (float *)to + WEIGHTS - 2;
         cudaStreamSynchronize(stream);
-        cudaMemcpy(&last, (float *)to + WEIGHTS - 1, sizeof last, cudaMemcpyDeviceToHost);
-        last += 5e-6f;                          // times the rate, 0.2: two units in the weight's last place (7.5)
-        cudaMemcpy((float *)to + WEIGHTS - 1, &last, sizeof last, cudaMemcpyHostToDevice);
+        cudaMemcpy(last, at, sizeof last, cudaMemcpyDeviceToHost);
+        last[1] += 5e-6f;                       // times the rate, 0.2: two units in the weight's last place (7.5)
+        if (order)
+            last[rank] = 1e30f, last[1 - rank] = 3e30f;
+        cudaMemcpy(at, last, sizeof last, cudaMemcpyHostToDevice);
     }
     return result;
 }
@@ -104,6 +111,7 @@ int __wrap_MPI_Finalize(void)
 {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     fprintf(stderr, "spy: rank %d frees%s\n", rank, freed[0] ? freed : " nothing");
+    fprintf(stderr, "spy: rank %d makes %d in its steps\n", rank, late);
     fprintf(stderr, "spy: rank %d keeps %d communicators, %d streams, %d blocks of memory\n", rank, left[0], left[1],
             left[2]);
     return __real_MPI_Finalize();

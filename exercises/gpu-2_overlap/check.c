@@ -49,6 +49,8 @@ cudaError_t __wrap_cudaStreamSynchronize(cudaStream_t stream)
     waited = 1;
     return __real_cudaStreamSynchronize(stream);
 }
+WRAPPED(cudaStreamQuery);
+cudaError_t __wrap_cudaStreamQuery(cudaStream_t stream) { waited = 1; return __real_cudaStreamQuery(stream); }
 WRAPPED(cudaDeviceSynchronize);
 cudaError_t __wrap_cudaDeviceSynchronize(void) { waited = 1; return __real_cudaDeviceSynchronize(); }
 

@@ -1,6 +1,6 @@
 // If SPY is set, prints for this rank: how many weights it updates per step, the bytes allocated
-// for their momentum (0: not by cudaMallocHost), and the bytes that it sends per step if its calls
-// of NCCL run as rings.
+// for their momentum, and the bytes that it sends per step if its calls of NCCL run as rings. Ends
+// the run if the momentum is not in memory from cudaMallocHost, or an array is too short.
 #include "sgd.h"
 #include "wrap.h"
 #include <mpi.h>
@@ -22,14 +22,36 @@ cudaError_t __wrap_cudaMallocHost(void **memory, size_t bytes)
     return error;
 }
 
+// The bytes of the pinned memory from `values` to the end of its block; 0: it is in no such block. Sets block to its
+// size.
+static size_t room(const float *values, size_t *block)
+{
+    const char *at = (const char *)values;
+    for (int i = 0; i < block_count && i < MOST; i++)
+        if (at >= blocks[i].begin && at < blocks[i].begin + blocks[i].bytes) {
+            *block = blocks[i].bytes;
+            return blocks[i].bytes - (size_t)(at - blocks[i].begin);
+        }
+    return 0;
+}
+
+static void must_fit(const char *what, int count, size_t bytes)
+{
+    if (bytes >= (size_t)count * sizeof(float))
+        return;
+    fprintf(stderr, "sgd_update of %d weights: this %s has %zu values in memory from `pinned`\n", count, what,
+            bytes / sizeof(float));
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
 WRAPPED(sgd_update);
 void __wrap_sgd_update(int count, float *weights, const float *gradient, float *momentum)
 {
+    size_t other = 0, bytes = room(weights, &other);
     updated += (size_t)count;
-    for (int i = 0; i < block_count && i < MOST; i++)
-        if ((char *)momentum >= blocks[i].begin &&
-            (char *)momentum < blocks[i].begin + blocks[i].bytes)
-            found = blocks[i].bytes;
+    must_fit("momentum", count, room(momentum, &found));
+    if (other)
+        must_fit("array of weights", count, bytes);
     __real_sgd_update(count, weights, gradient, momentum);
 }
 

@@ -267,9 +267,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     if (kind != cudaMemcpyDefault && (unsigned)kind != actual)
         return REFUSE(cudaErrorInvalidValue, "cudaMemcpy: its kind is %d, but the addresses (to, from) are those of "
                       "a %s", (int)kind, names[actual]);
-    if ((!a && on_device(to)) || (!b && on_device(from)))
-        return REFUSE(cudaErrorInvalidValue, "cudaMemcpy: there are fewer than %zu bytes of device memory %s", bytes,
-                      !a && on_device(to) ? "to copy to" : "to copy from");
+    bool few_to = !a && (on_device(to) || *find(to, 0)), few_from = !b && (on_device(from) || *find(from, 0));
+    if (few_to || few_from)
+        return REFUSE(cudaErrorInvalidValue, "cudaMemcpy: there are fewer than %zu bytes of %s memory to copy %s",
+                      bytes, on_device(few_to ? to : from) ? "device" : "pinned", few_to ? "to" : "from");
     stream_enqueue(queue, do_work, &work, sizeof work);
     if (!a || !b)
         stream_sync(queue);
