@@ -85,7 +85,7 @@ make_targets()
         fi
     done | sort -u
 }
-compile() { cmake --build "$work/build" --target "$@" >"$work/log" 2>&1; }
+compile() { [ $# = 0 ] || cmake --build "$work/build" --target "$@" >"$work/log" 2>&1; }
 
 # True if a test fails; leaves its name in $caught.
 run_tests()
