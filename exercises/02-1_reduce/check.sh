@@ -27,8 +27,8 @@ equal "a second run ends with bit-identical weights" "$(value 3.0.jsonl end weig
 
 OWN_MEMORY=1 try_learner own 3 "${same[@]}"
 why="On a CPU all devices share memory, so any code can read all gradients. A GPU reads only its own memory, and the
-host reads none of it. So device 0 must first copy another device's gradients to all->scratch, by the number of floats,
-and then add them from there with its own ops."
+host reads none of it. So device 0 must first copy another device's gradients to all->scratch (count floats, not bytes),
+and then add them from there, with its own ops."
 equal "device 0 computes only with its own memory" "" "$(sed -n 's/^spy: //p' own.out | sort -u | head -3)"
 why="Each batch of 8 or 5 rows leaves pieces for two other devices, whose gradients add_into adds: the host cannot
 compute with a GPU's memory. There are 16 batches."

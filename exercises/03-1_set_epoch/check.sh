@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # In three epochs, each rank must use images in three orders: those of the finished step. A run that is resumed after
-# the first epoch must use the orders of the second and third.
+# the first epoch must use the orders of the second and third, and one that is resumed in the third its order.
 # fails with: rank 0 uses the same order in several epochs
 build
 know_images 24
@@ -42,4 +42,15 @@ for rank in 0 1; do
         printf 'epoch %d   %s\n' $epoch "$(in_a_row took)"
     done >found
     beside "rank $rank uses the orders of epochs 2 and 3 after a restart" same "" expected expected found found
+done
+
+learner begun 2 "${seeing[@]}" --epochs 3 --max-steps 27 --save middle.st
+learner continued 2 "${seeing[@]}" --epochs 3 --resume middle.st
+why="An epoch has 12 steps here, so the run stopped after step 3 of epoch 3 and then went on with step 4, whose image
+is the fourth of epoch 3's order. A program may begin with any epoch, at any step."
+for rank in 0 1; do
+    sed -n 3p expected.$rank >expected
+    for name in begun continued; do images $name.$rank.jsonl 3; done >took
+    printf 'epoch 3   %s\n' "$(in_a_row took)" >found
+    beside "rank $rank keeps epoch 3's order if the run is interrupted in it" same "" expected expected found found
 done

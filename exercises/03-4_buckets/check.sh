@@ -23,6 +23,7 @@ once()
 (the last 16 are not gradients, but travel with them), and it sent $sent. A gradient that is not sent stays this rank's
 own; one that is sent twice costs time."
     beside "each bucket begins where the last one ended (rank $1, step $2$3)" same bucket expected expected found found
+    why="The last 16 numbers travel with the last bucket. They are not gradients, but all ranks need their sum, too."
     equal "the last bucket ends with the last gradient (rank $1, step $2$3)" "$all" \
         "$(awk '{ end = $2 } END { print end }' ranges)"
 }

@@ -1,9 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # On a slow network (check.c), the optimizer must not begin before every bucket has arrived and been averaged: with
-# small buckets, with one large bucket, without overlap, and without buckets. And backward must not wait for a bucket.
+# small buckets, with one large bucket, without overlap, and without buckets. Backward must not wait for a bucket, nor
+# the host for a stream.
 # fails with: all buckets are averaged when the optimizer begins
 export SPY=1
-build --with check.c --wrap comm_all_reduce --wrap values_scale --wrap sgd_update
+build --with check.c --wrap comm_all_reduce --wrap values_scale --wrap sgd_update --wrap stream_sync \
+    --wrap event_sync --wrap replay_run
 same=(--train-samples 64)
 
 # waits NAME WORDS OPTION...: claims that the ranks of run NAME wait for all buckets, end with the right weights, and
@@ -40,6 +42,9 @@ for rank in 0 1; do
         wrong "backward continues while a bucket travels (rank $rank)" <<<"buckets on their way at once: at most one"
     passed "backward continues while a bucket travels (rank $rank)"
 done
+why="The averages are right. But stream_sync and event_sync stop the host until a stream is done. On a GPU, a step is
+recorded once and then replayed without the host, so only streams may wait, with stream_wait."
+equal "only streams wait in a step, never the host" "" "$(sed -n 's/^spy: \(.* in a step\)/\1/p' small.out | sort -u)"
 waits one "one large bucket"
 waits none "no overlap" --bucket-mb 0.01 --overlap 0
 waits naive "all gradients at once" --bucket-mb 0

@@ -4,8 +4,12 @@
 # fails with: two ranks finish with 97 images
 # fails with: rank 0 has 7 steps in the epoch and finished 6
 build
+why="With 96 images nothing is left over."
 learner even 2 --train-samples 96
 passed "two ranks finish with 96 images"
+why="96 images for two ranks are 48 for each: six batches of 8, and not one image more."
+equal "each takes 6 steps, as before" "6 and 6" \
+    "$(values even.0.jsonl step step | wc -l) and $(values even.1.jsonl step step | wc -l)"
 
 try_learner odd 2 --train-samples 97 --timeout 3
 if all_wait odd; then
@@ -17,11 +21,13 @@ if all_wait odd; then
         done
         last_lines odd 6)
 fi
+why="A rank whose share is rounded up asks for a place beyond the end of the order, where there is no image."
 learner odd 2 --train-samples 97
 passed "two ranks finish with 97 images"
 
 know_images 25
 for n in 2 3; do
+    why="Each place of a rank's share needs an image, also those beyond the end of the order."
     learner $n $n "${seeing[@]}" --epochs 2
     rm -f expected found
     for epoch in 1 2; do
@@ -43,6 +49,17 @@ why="With --drop-last, the one image too many is dropped."
 learner dropped 2 "${seeing[@]}" --drop-last
 equal "with --drop-last each rank uses 12 images" "12 and 12" \
     "$(values dropped.0.jsonl step step | wc -l) and $(values dropped.1.jsonl step step | wc -l)"
+
+finished dropped.right 2 "${seeing[@]}" --drop-last
+for rank in 0 1; do
+    images dropped.right.$rank.jsonl 1 >right
+    images dropped.$rank.jsonl 1 >took
+    in_a_row right >expected
+    in_a_row took >found
+    why="Only places beyond the end of the order needed a change. Rank r takes every second image of it, from place
+r on, so that a step has the images that one process would have in its batch."
+    beside "rank $rank takes its images as before" same "" expected expected found found
+done
 
 know_images 1
 # New memory has no zeros, so that an image read from beyond the end of the order is not number 0 by luck.
