@@ -321,7 +321,8 @@ check_nccl_2_fp16() { two_gpus; ranks_twice cuda 2 07_dist_eval --amp fp16 --com
 check_nccl_2_sync_bn() { two_gpus; ranks_twice cuda 2 07_dist_eval --amp off --sync-bn; }
 
 # --- ranks that share a GPU -----------------------------------------------------------------------------------------
-# For NCCL only; gloo_* above are the same for Gloo. If the first check fails, the others would fail as well.
+# For NCCL only; gloo_* above are the same for Gloo. If the first check fails, the others would fail as well. The limits
+# are a GPU's; the mock may need DDP_LIMITS times as long on a busy machine.
 
 shared=("connects 30" "2_ranks 40" "4_ranks 40" "recorded 20" "fp16 25" "sync_bn 25" "mpirun 15" "killed 25" "speed 20")
 few=(--data synthetic --train-samples 120 --test-samples 32 -b 12 -j 1 --epochs 2 -p 5 --deterministic --tf32 0)
@@ -402,7 +403,7 @@ cmd_ranks()
     new_results ranks
     find_no_gpu
     for row in "${shared[@]}"; do
-        try "shared_${row% *}" "${row#* }" "$here/run" check "shared_${row% *}"
+        try "shared_${row% *}" $((${row#* } * ${DDP_LIMITS:-1})) "$here/run" check "shared_${row% *}"
         [ "$failed" = 0 ] || [ "$row" != "${shared[0]}" ] || break
     done
     finish
