@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: PROCESSORS 2 TIMEOUT 400
+# ctest: PROCESSORS 2 TIMEOUT 400 LABELS deadlines
 # The bundle's checks of NCCL ranks that share a GPU (tools/gpu_bundle/run.sh ranks), on the mock CUDA.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/fake.sh"
