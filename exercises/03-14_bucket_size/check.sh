@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Each answer needs its measurement: the number of messages, which the bytes of the layers decide, and a time that the
-# sleeps allow. Neither is shown. Then finds the best bucket size: computes for each size the time from the start of backward to the end of the last message.
-# The bytes of each layer come from a run. Each layer and each message takes 10 ms; the network carries 60 MB/s.
+# sleeps allow. Neither is shown. Then finds the best bucket size: computes for each size the time from the start of
+# backward to the end of the last message. The bytes of each layer come from a run. Each layer and each message takes
+# 10 ms; the network carries 60 MB/s.
 # fails with: 0.001 was measured
 answer() { sed -n "s/^$1[a-z0-9_.]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]'; }
 is() { echo "your answer: $(answer "$1")"; [ "$(answer "$1")" = "$2" ]; }
