@@ -71,8 +71,7 @@ for n in 2 3 4; do
 adds zeros, and sends each value twice; so does collecting on one rank and sending from there."
     [ ! -s much ] || wrong "$n ranks: each new value is sent once" < <(
         expected "$parameters values in all calls of zero_step" "$(cut -d' ' -f1 much) values")
-    why="A collective call waits for the ranks that it needs. A barrier makes the host wait as well, and
-adds a message."
+    why="A collective call waits for the ranks that it needs. A barrier makes the host wait as well."
     [ "$(awk '$1 == "sends" { print $3 }' shares.$n.0)" = 0 ] || wrong "$n ranks: zero_step has no barrier" < <(
         expected "no barrier" "$(awk '$1 == "sends" { print $3 }' shares.$n.0) barriers in the first zero_step")
     why="Rank R updates only its own share. After every update, each rank must send its whole share to all others."

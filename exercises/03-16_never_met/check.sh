@@ -41,9 +41,9 @@ why="stop.c keeps a float after the gradients, with which all ranks agree to sto
 rank hears of another's Ctrl-C. So send ddp->count values: the gradients and the spare floats after them."
 equal "each message also has the spare floats after the gradients" 16 \
     "$(sed -n 's/^after the gradients: //p' whole.out | sort -u | paste -sd' ')"
-why="gradients_check looks for infinite and NaN gradients, and then the optimizer skips the step. A NaN of one rank is
-in all ranks' average. If each rank looks at its own gradients, only that rank skips, and the others' weights become
-NaN. So: average, check, optimizer."
+why="gradients_check looks for infinite and NaN gradients; if there is one, the optimizer skips the step. A NaN of one
+rank is in all ranks' average. If each rank looks at its own gradients, only that rank skips, and the others' weights
+become NaN. So: average, check, optimizer."
 holds "gradients_check reads the average, before the optimizer" awk '
     /^gradients checked: / { count[$3]++; n++ }
     /^unchecked/ { early++ }

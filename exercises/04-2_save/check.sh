@@ -13,16 +13,17 @@ files() { (cd "disk$1" && find . -type f -name 'net*' -printf '%f\n' | sort | pa
 # This run saves within an epoch, at the end of an epoch, and when it stops. On two machines with a rank each, both
 # ranks have local rank 0.
 mkdir disk0 disk1
+why="Before a save, all ranks compare their weights (ddp_compare). A rank that does not save must still take part."
 run own "$launch" --nproc-per-node 2 -- bash -c 'cd "disk$RANK" && LOCAL_RANK=0 exec "$@"' rank "$train" "${tiny[@]}" \
-    "${net[@]}" --save net.st --save-every 1 --epochs 2 --max-steps 6
+    "${net[@]}" --timeout 4 --save net.st --save-every 1 --epochs 2 --max-steps 6
 printf 'rank 0: %s\nrank 1: %s\n' "net.st net.st.best" "no file" >expected
 for rank in 0 1; do
     list=$(files $rank)
     echo "rank $rank: ${list:-no file}" >>found
 done
 if ! cmp -s expected found && [ -f disk0/net.st ] && [ -f disk1/net.st ]; then
-    why="Two ranks write two different states under one name. On a shared disk, the last write wins. (These ranks are on
-two machines, so both have local rank 0.)"
+    why="Two ranks write two different states under one name. On a shared disk, the last write wins. (These ranks are
+on two machines, so both have local rank 0.)"
     wrong "only rank 0 saves" < <(
         expected "$(sed -n 2p expected)" "$(sed -n 2p found)"
         echo "both claim to be the checkpoint of this run; on a shared disk either may survive"
