@@ -49,7 +49,7 @@ static void add_options(Args *args, Launch *l)
         { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write rank N's output to DIR/rankN.log" }));
 }
 
-// GPUs that the ranks may use. It asks nvidia-smi, because a launcher that loads CUDA starts later.
+// GPUs that the ranks may use. Asks nvidia-smi, because loading CUDA would take longer.
 static int count_gpus(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -207,13 +207,13 @@ static bool wait_to_restart(Launch *l, int start, int *status)
     double pause = start < 6 ? 0.5 * (1 << start) : 30;
     if (*status == 0 || start == l->restarts || supervise_pause(l->supervisor, 0))
         return false;
-    if (*status == EXIT_RANKS_DIFFER)
-        WARN("", "no restart: the ranks' weights differ (status %d), and rank 0's weights, sent to "
-             "all ranks, would hide why", *status);
-    else if (*status == EXIT_USAGE || *status == EXIT_DIVERGED)
-        WARN("", "no restart: a rank would fail again with status %d", *status);
-    if (*status == EXIT_RANKS_DIFFER || *status == EXIT_USAGE || *status == EXIT_DIVERGED)
+    bool differ = *status == EXIT_RANKS_DIFFER;
+    if (differ || *status == EXIT_USAGE || *status == EXIT_DIVERGED) {
+        WARN("", "status %d, no restart: %s", *status,
+             differ ? "it would give all ranks rank 0's weights, and hide why theirs differ"
+                    : "a rank would fail again");
         return false;
+    }
     WARN("", "restart %d of %d in %.3g s", start + 1, l->restarts, pause);
     int signal = supervise_pause(l->supervisor, pause);
     *status = signal ? 128 + signal : 0;

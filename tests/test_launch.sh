@@ -114,9 +114,9 @@ expect 0 "" "$launch" -n 2 -- "$rank" 1=sleep300                # each may end a
 check "nothing is printed" test ! -s output
 expect 7 "rank 1 of 2 ($(hostname), pid " "$launch" -n 2 -- "$rank" 0=wait 1=exit7
 expect 2 "ended with status 2" "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
-check "status 2: no restart" says "no restart: a rank would fail again with status 2"
-expect 200 "no restart: the ranks' weights differ (status 200)" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit200
-expect 3 "no restart: a rank would fail again with status 3" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
+check "status 2: no restart" says "status 2, no restart: a rank would fail again"
+expect 200 "status 200, no restart: " "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit200
+expect 3 "status 3, no restart: a rank would fail again" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
 begin "$launch" -n 2 -- sh -c 'echo "ready: "; exec sleep 60'
 ready 2
 kill -USR1 $pid

@@ -360,7 +360,7 @@ static void set_value(Args *args, const Option *option, const char *text)
 
 // --- help ----------------------------------------------------------------------------------------
 
-// "  -b, --batch-size N        batch size (of each rank) [256]", in at most 80 columns.
+// "  -b, --batch-size N        batch size of one process [256]", in at most 80 columns.
 static void print_row(const Option *option)
 {
     enum { TEXT = 28, WIDTH = 80 };

@@ -386,10 +386,17 @@ static void begin_again(const char *path, TrainState *saved, const TrainState *r
     saved->running = (Stats){ 0 };
 }
 
+// Is the .best of `save` that of the run which is in `from`?
+static bool has_best(const char *save, const char *from)
+{
+    char best[PATH_MAX];
+    snprintf(best, sizeof best, "%s.best", save);
+    return same_file(save, from) && is_file(best);
+}
+
 bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          const TrainState *run, int64_t steps_per_epoch, Error *err)
 {
-    char best[PATH_MAX];
     if (saved->seed != run->seed)
         return error_set(err,
                          "use the same --seed, or start a new run from the weights with --init",
@@ -410,9 +417,8 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
         WARN("the result will differ from that of a run that keeps one value (0: not given)",
              "%.300s: --virtual-ranks changes from %lld to %lld", path,
              (long long)saved->virtual_ranks, (long long)run->virtual_ranks);
-    snprintf(best, sizeof best, "%s.best", save ? save : path);
-    if (save && !(same_file(save, path) && is_file(best)))
-        saved->best_top1 = -1;      // the file beside it is missing, or another run's
+    if (save && !has_best(save, path))
+        saved->best_top1 = -1;
     saved->batch_size = run->batch_size;
     saved->order = run->order;
     saved->virtual_ranks = run->virtual_ranks;

@@ -18,8 +18,8 @@ why="The weights and the images are the same and only -b differs. So the output 
 of its batch."
 beside "the test result does not depend on the size of the batches" 1e-4 run "loss with -b 32" first "your loss" found \
     batches sizes
-why="The size of the batches no longer matters, but the result is another one. Evaluation normalises with the means
-and variances gathered during training, not with those of any batch, large or small."
+why="The result no longer depends on the batch size, but it is wrong. Evaluation normalises with the means and
+variances gathered during training, not with those of any batch, large or small."
 beside "the test result is the finished step's" 1e-4 run "step 01's loss" expected "your loss" found batches sizes
 
 for name in trained training; do values $name.0.jsonl step loss >$name.losses; done

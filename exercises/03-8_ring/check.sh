@@ -75,7 +75,7 @@ should take as long as 12 messages. Here a rank waits for the next one, which wa
 longer, the more ranks there are."
     [ $n != 4 ] || equal "4 ranks: all messages together take as long as 12" 12 "$(messages_in_a_row 4 12000)"
     why="ddp_ready calls the hook in the middle of backward. If the hook waits for the stream or for other ranks,
-backward stands still until the bucket has arrived, and nothing overlaps. So enqueue the additions as well: ring_add."
+backward waits too, and nothing overlaps. So enqueue the additions as well: ring_add."
     [ $n != 2 ] || equal "the host continues while the ring works" "the hook returns at once" \
         "$(cat ring.2.? | grep -q "^returned 0" && echo "the hook waits" || echo "the hook returns at once")"
     [ "$status" = 0 ] || wrong "$n ranks train to the end" < <(last_lines $n)

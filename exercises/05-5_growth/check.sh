@@ -49,8 +49,8 @@ beside "the scale doubles as long as nothing overflows" same step expected expec
 OVERFLOW_IN_STEP=all try_learner ever 1 "${same[@]}"
 awk 'BEGIN { for (i = 1; i <= 16; i++) printf "%.1f\n", 65536 / 2 ^ i }' >expected
 values ever.0.jsonl step loss_scale >found
-why="Every step overflows here, as with weights that are NaN. The program ends a run whose scale falls below 1. If the
-scale stops at 1, the run goes on, and skips all its steps."
+why="Every step overflows here, as with weights that are NaN. The program ends a run whose scale falls below 1. A
+run whose scale stops at 1 would continue, and skip every step."
 beside "the scale is halved as long as all steps overflow, and the run ends" same step expected expected found found
 [ "$status" != 0 ] || wrong "a run that skips all steps ends with an error" < <(last_lines ever)
 

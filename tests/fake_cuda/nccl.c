@@ -125,7 +125,7 @@ static void tell_where(struct ncclComm *comm)
         snprintf(host, sizeof comm->shared->hosts[0], "%s", setting("NCCL_HOSTID"));
 }
 
-// Two ranks on one GPU: NCCL refuses this if it takes them for ranks of one machine, unless 2.30 is told not to.
+// NCCL refuses two ranks of one machine on one GPU. From 2.30 on, a variable allows them.
 static ncclResult_t check_places(const struct ncclComm *comm)
 {
     const Shared *s = comm->shared;

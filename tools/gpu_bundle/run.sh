@@ -366,21 +366,23 @@ check_shared_mpirun()
     same "launch and mpirun" "$hash" "$(hash_of mpirun -np 2 "${command[@]:4}")"
 }
 
-# A rank is killed after step 10 of 50; launch starts both again from the checkpoint.
+# A rank is killed after step 10, and launch starts both again from the checkpoint. TERM ends the run some steps later:
+# it has the bits of an undisturbed run of as many steps.
 check_shared_killed()
 {
-    local whole
-    step_command "$here/build/cuda/07_dist_eval" 2 -a lenet "${few[@]}" --amp off --train-samples 600 --save-every 5 \
-        --save net.st --resume auto
-    whole=$(hash_of "${command[@]}") || return 1
-    rm net.st*
-    "${command[0]}" --max-restarts 1 "${command[@]:1}" >out 2>&1 &
-    until grep -q 'step: \[ *10/' out || ! kill -0 $!; do sleep 0.02; done
-    kill -KILL "$(sed -n 's/.* global rank: 1 of 2: .* pid //p' out)"
-    wait $!
-    cat out
-    grep -q "was killed by SIGKILL" out && grep -q "restart 1 of 1" out &&
-        same "undisturbed; killed and restarted" "$whole" "$(sed -n 's/^weight hash: //p' out)"
+    local steps launched
+    step_command "$here/build/cuda/07_dist_eval" 2 -a lenet "${few[@]}" --amp off --train-samples 600 --epochs 1000
+    "${command[0]}" --max-restarts 1 "${command[@]:1}" --save net.st --save-every 5 --resume auto >killed.out 2>&1 &
+    launched=$!
+    until grep -q 'step: \[ *10/' killed.out || ! kill -0 $launched; do sleep 0.05; done
+    kill -KILL "$(sed -n 's/.* global rank: 1 of 2: .* pid //p' killed.out)"
+    until sed '1,/restart 1 of 1/d' killed.out | grep -q 'step: ' || ! kill -0 $launched; do sleep 0.05; done
+    kill -TERM $launched
+    wait $launched
+    cat killed.out
+    steps=$(sed -nE 's,.*step: \[ *([0-9]+)/25\] \[([0-9]+)/.*,25 * (\2 - 1) + \1,p' killed.out | tail -1)
+    grep -q "was killed by SIGKILL" killed.out && same "killed and restarted; undisturbed" \
+        "$(sed -n 's/^weight hash: //p' killed.out)" "$(hash_of "${command[@]}" --max-steps $((steps)))"
 }
 
 check_shared_speed()
