@@ -25,7 +25,9 @@ added up at the same time: some before, some after their sum, and which ones cha
     one fast "${same[@]}" -b 48 --lr 0.0$((2 * n))
     values fast.0.jsonl step loss >fast.losses
     words=(- - two three)
-    why="Each step is too long or too short. Compare the third column."
+    why="Each step is too long or too short. Is your factor right for any number of ranks?"
+    ! are_near 1e-4 "$(tail -1 fast.losses)" "$(tail -1 $n.losses)" ||
+        why="These are the losses of a learning rate $n times as large, in the third column."
     ! are_near 1e-5 "$(tail -1 still.losses)" "$(tail -1 $n.losses)" ||
         why="The weights do not change, because your factor is 0 or almost 0. In C, 1 / 2 is 0."
     beside "${words[n]} ranks learn what one process with all their images learns" 1e-4 step \
