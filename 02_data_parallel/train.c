@@ -2,7 +2,7 @@
 //
 // Read it from the bottom up: main parses the options; run() sets everything up; train() goes
 // through the epochs; train_epoch() goes through the batches; train_step() handles one batch.
-#include "alive.h"
+#include "progress.h"
 #include "args.h"
 #include "check.h"
 #include "checkpoint.h"
@@ -273,7 +273,7 @@ static void count_step(Job *job)
     job->state.step++;
     job->state.global_step++;
     job->model->batches_seen++;
-    alive_step(job->state.epoch + 1, job->state.step);
+    progress_step(job->state.epoch + 1, job->state.step);
     log_progress(job->log, job->state.step, job->batch->count);
 }
 

@@ -2,7 +2,7 @@
 //
 // Read it from the bottom up: main parses the options; run() sets everything up; train() goes
 // through the epochs; train_epoch() goes through the batches; train_step() handles one batch.
-#include "alive.h"
+#include "progress.h"
 #include "args.h"
 #include "check.h"
 #include "checkpoint.h"
@@ -286,7 +286,7 @@ static void count_step(Job *job)
     job->state.step++;
     job->state.global_step++;
     job->model->batches_seen++;
-    alive_step(job->state.epoch + 1, job->state.step);
+    progress_step(job->state.epoch + 1, job->state.step);
     log_progress(job->log, job->state.step, job->batch->count);
 }
 
@@ -476,6 +476,7 @@ static int run(Job *job)
     replay_free(job->replay);
     ddp_free(job->ddp);
     close_job(job);
+    store_leave(&job->world);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;
 }
 

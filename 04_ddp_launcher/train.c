@@ -2,7 +2,7 @@
 //
 // Read it from the bottom up: main parses the options; run() sets everything up; train() goes
 // through the epochs; train_epoch() goes through the batches; train_step() handles one batch.
-#include "alive.h"
+#include "progress.h"
 #include "args.h"
 #include "check.h"
 #include "checkpoint.h"
@@ -292,7 +292,7 @@ static void count_step(Job *job)
     job->state.step++;
     job->state.global_step++;
     job->model->batches_seen++;
-    alive_step(job->state.epoch + 1, job->state.step);
+    progress_step(job->state.epoch + 1, job->state.step);
     log_progress(job->log, job->state.step, job->batch->count);
 }
 
@@ -488,7 +488,7 @@ static int run(Job *job)
     ddp_free(job->ddp);
     stop_free(job->stop);
     close_job(job);
-    rendezvous_end(&job->world);
+    store_leave(&job->world);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;
 }
 

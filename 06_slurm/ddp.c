@@ -3,7 +3,6 @@
 // Ranks that begin with the same weights and take the same steps keep the same weights. Read
 // average_naive first: it averages all gradients in one call. Buckets only make the step faster.
 #include "ddp.h"
-#include "alive.h"
 #include "check.h"
 #include "trace.h"
 
@@ -153,7 +152,6 @@ void ddp_free(Ddp *ddp)
     stream_sync(ddp->stream);
     comm_free(ddp->norms);
     comm_free(ddp->comm);
-    alive_done();
     event_free(ddp->averaged);
     event_free(ddp->final);
     if (ddp->stream != device_stream(ddp->model->device))

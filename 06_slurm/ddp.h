@@ -21,7 +21,7 @@ typedef void (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, siz
 
 // Connects the ranks.
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model);
-void ddp_free(Ddp *ddp);    // waits for all ranks; then this rank may exit (alive_done)
+void ddp_free(Ddp *ddp);    // waits for all ranks
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 Comm *ddp_comm(Ddp *ddp);
 

@@ -15,7 +15,7 @@
 #include "interrupt.h"
 #include "machine.h"
 #include "supervise.h"
-#include "tcp_store.h"
+#include "store.h"
 #include "threads.h"
 
 #include <errno.h>
@@ -114,7 +114,7 @@ static void set_token(const Launch *l)
     char token[STORE_TOKEN];
     if (l->nodes > 1 || (getenv("DDP_TOKEN") && getenv("DDP_TOKEN")[0]))
         return;
-    tcp_store_new_token(token);
+    store_new_token(token);
     setenv("DDP_TOKEN", token, 1);
 }
 

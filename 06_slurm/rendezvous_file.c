@@ -1,5 +1,4 @@
 #include "rendezvous_file.h"
-#include "alive.h"
 #include "check.h"
 #include "interrupt.h"
 #include "output.h"
@@ -27,7 +26,7 @@ void rendezvous_file_remove(void)
     left_at[0] = '\0';
 }
 
-void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
+void rendezvous_file_write(const char *path, const StoreConfig *c)
 {
     Error err;
     if (!output_claim(path, OUTPUT_RENDEZVOUS, &err))
@@ -58,7 +57,7 @@ static void refresh(const char *path)
 }
 
 // False: this run's file cannot be read yet, for the reason in err.
-static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
+static bool read_file(const char *path, StoreConfig *c, Error *err)
 {
     char run[STORE_NAME] = "";
     FILE *in = fopen(path, "re");
@@ -75,15 +74,18 @@ static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
                      "%s belongs to the run '%.80s', but this is the run '%s'", path, run, c->run);
 }
 
-void rendezvous_file_read(const char *path, TcpStoreConfig *c)
+static const char *file_of_run;
+
+static bool locate(StoreConfig *c, Error *err)
 {
-    Error err = { .text = "" };
-    double pause = 0.02;                // s; grows: thousands of ranks may look
-    ALIVE_OUTSIDE("waiting for rank 0's file:", err.text);
-    for (; !read_file(path, c, &err); pause = pause < 0.5 ? 2 * pause : pause) {
-        alive_outside_changed();
-        refresh(path);
-        interrupt_leave();
-        usleep((useconds_t)(1e6 * pause));
-    }
+    bool found = read_file(file_of_run, c, err);
+    if (!found)
+        refresh(file_of_run);
+    return found;
+}
+
+void rendezvous_file_read(const char *path, StoreConfig *c)
+{
+    file_of_run = path;
+    c->locate = locate;
 }

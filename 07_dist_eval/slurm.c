@@ -130,20 +130,20 @@ static void check_first(const char *host)
 }
 
 // Rank 0 writes its address to a file, which the others read.
-static void place_by_file(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
+static void place_by_file(const RendezvousConfig *c, bool one_host, StoreConfig *store)
 {
     const char *path = c->meet + strlen("file:");
     if (store->rank > 0) {
         rendezvous_file_read(path, store);
         return;
     }
-    tcp_store_offer(store, c->address, c->port, one_host);
+    store_offer(store, c->address, c->port, one_host);
     rendezvous_file_write(path, store);
 }
 
 // Rank 0 listens at --master-addr. Without it, rank 0 listens at the first host's address; but if
 // there is only one host, at --iface's address or on the loopback.
-static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
+static void place_by_name(const RendezvousConfig *c, bool one_host, StoreConfig *store)
 {
     const char *host = c->address, *local = store->from[0] ? store->from : "127.0.0.1";
     if (!host)
@@ -157,7 +157,7 @@ static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConf
         store->socket = tcp_bind(&store->place);
 }
 
-void slurm_place(const RendezvousConfig *c, const World *world, TcpStoreConfig *store)
+void slurm_place(const RendezvousConfig *c, const World *world, StoreConfig *store)
 {
     if (c->meet && (strncmp(c->meet, "file:", 5) != 0 || !c->meet[5]))
         fail_at(__FILE__, __LINE__, EXIT_USAGE, "", "--rendezvous %s is not of the form file:PATH",

@@ -1,6 +1,6 @@
 // slurm.h - rank, size and meeting point from the variables that srun sets.
 #pragma once
-#include "tcp_store.h"
+#include "store.h"
 #include "rendezvous.h"
 
 // Adds --rendezvous file:PATH, which sets *meet.
@@ -16,7 +16,7 @@ void slurm_rank(const RendezvousConfig *config, World *world);
 // first host, and a port that each rank computes from the numbers of job and step. Fails if rank 0
 // is on another host. --master-addr replaces the host, --master-port the port. With --rendezvous,
 // rank 0 writes its address to a file, and the others wait for the file.
-void slurm_place(const RendezvousConfig *config, const World *world, TcpStoreConfig *store);
+void slurm_place(const RendezvousConfig *config, const World *world, StoreConfig *store);
 const char *slurm_first_host(void);
 
 // Call it if slurm_is_task is false. In the batch script or salloc's shell of a job with several

@@ -1,6 +1,6 @@
 // files.c - opens and reads files, plain or gzipped.
 #include "data/files.h"
-#include "alive.h"
+#include "progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,14 +12,14 @@
 bool data_file_missing(const char *path)
 {
     struct stat info;
-    ALIVE_OUTSIDE("looking for", path);
+    PROGRESS_DOING("looking for", path);
     return lstat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
 int data_file_descriptor(const char *path, const char *hint, int64_t *size, Error *err)
 {
     struct stat info;
-    ALIVE_OUTSIDE("opening", path);
+    PROGRESS_DOING("opening", path);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
         *size = info.st_size;
@@ -40,7 +40,7 @@ bool data_file_open(DataFile *file, const char *path, const char *hint, Error *e
     file->gz = gzdopen(fd, "rb");
     CHECK(file->gz, "", "out of memory");
     gzbuffer(file->gz, 256 << 10);
-    ALIVE_OUTSIDE("reading", path);
+    PROGRESS_DOING("reading", path);
     gzdirect(file->gz);             // reads the first bytes
     return true;
 }
@@ -62,7 +62,7 @@ bool data_file_read(DataFile *file, void *to, size_t bytes, Error *err)
     const size_t most = 16 << 20;
     for (size_t done = 0; done < bytes;) {
         size_t left = bytes - done;
-        ALIVE_OUTSIDE("reading", file->path);
+        PROGRESS_DOING("reading", file->path);
         int got = gzread(file->gz, (char *)to + done, (unsigned)(left < most ? left : most));
         if (got <= 0)
             return file_error(file, "the file is too short", err);
@@ -75,7 +75,7 @@ bool data_file_read(DataFile *file, void *to, size_t bytes, Error *err)
 bool data_file_end(DataFile *file, Error *err)
 {
     uint8_t beyond;
-    ALIVE_OUTSIDE("reading", file->path);
+    PROGRESS_DOING("reading", file->path);
     int got = gzread(file->gz, &beyond, 1), status;
     gzerror(file->gz, &status);
     return (got == 0 && status == Z_OK) || file_error(file, "the file is too long", err);

@@ -1,6 +1,6 @@
 // folder.c - lists pictures in folders, and reads them.
 #include "data/folder.h"
-#include "alive.h"
+#include "progress.h"
 #include "data/files.h"
 
 #include <dirent.h>
@@ -63,11 +63,11 @@ static bool entry_add(Folder *folder, const char *path, const struct dirent *ent
 static bool tree_add(Folder *folder, const char *path, int label, Error *err)
 {
     char inside[PATH_MAX];
-    ALIVE_OUTSIDE("listing", path);
+    PROGRESS_DOING("listing", path);
     DIR *dir = opendir(path);
     bool good = dir || error_set(err, "", "%s: %s", path, strerror(errno));
     for (struct dirent *entry; good && (errno = 0, entry = readdir(dir));) {
-        alive_beat();
+        progress_beat();
         if (entry->d_name[0] == '.')
             continue;
         good = snprintf(inside, sizeof inside, "%s/%s", path, entry->d_name) < PATH_MAX
@@ -111,7 +111,7 @@ static int folders_in(const char *path, char ***names, Error *err)
 {
     struct dirent **entries;
     char inside[PATH_MAX];
-    ALIVE_OUTSIDE("listing", path);
+    PROGRESS_DOING("listing", path);
     int count = 0, found = scandir(path, &entries, is_visible, alphasort);
     if (found < 0) {
         error_set(err, tree_hint, "%s: %s", path, strerror(errno));
@@ -221,7 +221,7 @@ bool folder_check(const Folder *folder, int first, int end, Error *err)
     struct stat info;
     for (int i = first; i < end; i++) {
         folder_name(folder, i, name, sizeof name);
-        ALIVE_OUTSIDE("looking for", name);
+        PROGRESS_DOING("looking for", name);
         if (stat(name, &info) != 0)
             return error_set(err, "", "%s: %s", name, strerror(errno));
         if (info.st_size == 0)
@@ -233,7 +233,7 @@ bool folder_check(const Folder *folder, int first, int end, Error *err)
 static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error *err)
 {
     for (size_t done = 0; done < bytes;) {
-        ALIVE_OUTSIDE("reading", name);
+        PROGRESS_DOING("reading", name);
         ssize_t got = read(fd, to + done, bytes - done);
         if (got < 0 && errno == EINTR)
             continue;

@@ -5,13 +5,13 @@
 
 #include <stdio.h>
 
-static void print(const TcpStoreConfig *config)
+static void print(const StoreConfig *config)
 {
     fprintf(stderr, "spy: port %d, written by the run '%s'\n", config->place.port, config->run);
 }
 
 WRAPPED(rendezvous_file_read);
-void __wrap_rendezvous_file_read(const char *path, TcpStoreConfig *config)
+void __wrap_rendezvous_file_read(const char *path, StoreConfig *config)
 {
     fprintf(stderr, "spy: looks\n");
     __real_rendezvous_file_read(path, config);
@@ -19,7 +19,7 @@ void __wrap_rendezvous_file_read(const char *path, TcpStoreConfig *config)
 }
 
 WRAPPED(rendezvous_file_write);
-void __wrap_rendezvous_file_write(const char *path, const TcpStoreConfig *config)
+void __wrap_rendezvous_file_write(const char *path, const StoreConfig *config)
 {
     __real_rendezvous_file_write(path, config);
     print(config);
