@@ -70,11 +70,23 @@ static void *watch_self(void *arg)
     return NULL;
 }
 
+static bool is_dead(pid_t pid)      // or a zombie that nobody has reaped yet
+{
+    char path[64], state = 'X';
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *in = fopen(path, "re");
+    if (!in)
+        return true;
+    bool known = fscanf(in, "%*d (%*[^)]) %c", &state) == 1;
+    fclose(in);
+    return known && (state == 'Z' || state == 'X');
+}
+
 bool supervise_inherit(void)
 {
     pid_t launcher = launcher_pid(), leader = getpgrp();
     bool launched = getenv("TORCHELASTIC_RESTART_COUNT");
-    if (launcher > 0 && leader != getpid() && kill(leader, 0) != 0)
+    if (launcher > 0 && leader != getpid() && is_dead(leader))
         leave_at_once(EXIT_REPORTED);           // the script above has died, with its launcher
     if (launcher > 0 && getppid() == launcher)  // the kernel kills even a stopped rank
         prctl(PR_SET_PDEATHSIG, SIGKILL);
