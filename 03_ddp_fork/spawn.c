@@ -4,10 +4,9 @@
 //   rank 0                 |     | meets | step | step | waits for rank 1 ...           X
 //   rank 1                      || meets | step | step X
 //
-// fork copies the process, and both copies return from it. So a child starts with all that the
-// parent had: the options, and the socket at which the ranks will meet. What a child does not get
-// is the parent's threads, and CUDA does not work in it if the parent has used CUDA. So the parent
-// does as little as possible, and each rank opens its own device.
+// fork copies the process, and both copies return from it. A child has all that the parent had: the
+// options, and the socket at which the ranks will meet; but not the parent's threads, and CUDA does
+// not work in it if the parent has used CUDA. So each rank, not the parent, opens a device.
 #include "spawn.h"
 #include "check.h"
 #include "launcher.h"
@@ -94,7 +93,8 @@ static int rank_of(pid_t pid)
 }
 
 // Returns the run's exit status: that of the first rank that failed by itself. A rank that ends
-// because of another one, or because the parent was asked to end, is not to blame.
+// because of another one, or because the parent was asked to end, is not to blame. But the status
+// of weights that differ is never hidden.
 static int wait_for_ranks(int size)
 {
     int status = 0, first = 0, failed = 0;  // first: the status of the rank to blame
@@ -105,7 +105,7 @@ static int wait_for_ranks(int size)
             continue;                       // a child of the script that became this program
         pids[rank] = 0;
         left--;
-        if (code == 0 || first || asked || over)
+        if (code == 0 || first || over || (asked && code != EXIT_RANKS_DIFFER))
             continue;
         failed = 1;
         alarm(GRACE);                       // then kill_ranks: a rank may hang

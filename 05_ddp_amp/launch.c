@@ -268,7 +268,8 @@ static int local_rank_of(pid_t pid)
 static bool ends_as_asked(int status)
 {
     int number = exit_code(status) - 128;
-    return number > 0 && (number == asked || (WIFEXITED(status) && sigismember(&held, number) == 1));
+    bool stops = WIFEXITED(status) && sigismember(&held, number) == 1;
+    return number > 0 && (number == asked || stops);
 }
 
 // Returns the run's exit status: that of the first rank that failed by itself. A rank that ends

@@ -128,7 +128,8 @@ asked()
     is_over "$1" $((128 + $(kill -l "$5"))) 5
     so "printed: $(cat "$1/err")" grep -qxF "$answer" "$1/err"
     so "a rank is named: $(cat "$1/err")" not grep -q " rank [0-9]* of " "$1/err"
-    [ "$4" != forward ] || [ $how = forked ] || so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
+    [ "$4 $how" != "forward launched" ] ||
+        so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
 }
 # A rank ignores signals, and the parent gets TERM, twice. It kills the rank after 2 s, and does not name it.
 deaf() # deaf NAME N RANK WHEN

@@ -190,7 +190,7 @@ asked()
     begin "$launch" -n 3 --max-restarts 3 -- "$rank" "${@:5}"
     ready 3
     for ((i = 1; i <= $2; i++)); do
-        [ $i = 1 ] || check "$1, $((i - 1)) times: still running" test "$(left | wc -l)" = 4
+        [ $i = 1 ] || check "$1, $((i - 1)) times: still running" test "$(left | wc -l)" = 3
         begun=$EPOCHREALTIME
         kill -"$1" $pid
         [ $i = "$2" ] || sleep 0.2      # two pending signals would merge into one

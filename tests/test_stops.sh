@@ -47,8 +47,8 @@ rm -f ./*
 
 # 03's parent: the rest of its work is in test_crashes. A death must not be hidden by a shell that ignores SIGCHLD, and
 # the parent needs no reader of its output.
-forked=("$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small --threads 1)
-(trap '' CHLD; exec "${forked[@]}") >begun 2>&1 &
+forked() { exec "$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small "$@"; }
+(trap '' CHLD; forked) >begun 2>&1 &
 pid=$!
 until_so 60 grep "step:.*\[ *3/" begun
 kill -KILL "$(pgrep -P $pid | tail -1)"
@@ -56,7 +56,7 @@ wait $pid
 status=$?
 check "SIGCHLD ignored: status $status" test $status = 137
 check "SIGCHLD ignored: the dead rank is named" grep -q "rank 1 of 2 (pid [0-9]*) was killed by SIGKILL" begun
-{ "${forked[@]}" --max-steps 30 2>&1; echo $? >status; } | true
+{ (forked --max-steps 30) 2>&1; echo $? >status; } | true
 check "03 without a reader" test "$(cat status)" = 0
 rm -f ./*
 
