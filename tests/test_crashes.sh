@@ -111,13 +111,13 @@ stops() # stops NAME N RANK WHEN
 {
     hit "$@" STOP
     is_over "$1" 1 10 2.9
-    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\) is (stopped or unreachable|lost: .* stopped)"
+    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\) (is lost: no answer within --timeout|: )"
 }
 hangs() # hangs NAME N RANK WHEN
 {
     hit "$@" HANG
     is_over "$1" 1 10 2.9
-    names "$1" "rank $3 of $2 \\([^)]*pid $(cat "$1/struck")\\) has sent no heartbeat for "
+    names "$1" "rank $3 of $2 \\([^)]*pid $(cat "$1/struck")\\): "
 }
 # asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
