@@ -12,6 +12,7 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 max_changed=60 max_hunks=10 max_file=350 max_reading=750
 # Files and steps with different limits.
 limits='
+02_data_parallel 455
 spawn.c 130
 ddp.c 220
 amp.c 280
