@@ -1,22 +1,22 @@
-// spawn.c - starts the ranks and supervises them until the last one has ended.
+// spawn.c - forks the ranks, and waits for them. The first that dies ends all others.
 //
-//   parent   binds a port, fork fork | watches: deaths, heartbeats, signals      | exits
-//   rank 0                 |     | listens  meet | step | step | evaluate | save |
-//   rank 1                      || connects meet | step | step | ...waits...     |
+//   parent   binds a port, fork fork | waitpid .......................... rank 1 | TERM | exit
+//   rank 0                 |     | meets | step | step | waits for rank 1 ...           X
+//   rank 1                      || meets | step | step X
 //
-// The parent has one thread, and starts neither CUDA nor a library with threads: its children could
-// then not use them. To find the others, each rank gets a number, a port, and a token that no
-// other run has.
+// fork copies the process, and both copies return from it. A child has all that the parent had: the
+// options, and the socket at which the ranks will meet; but not the parent's threads, and CUDA does
+// not work in it if the parent has used CUDA. So each rank, not the parent, opens a device.
 #include "spawn.h"
+#include "alive.h"
 #include "check.h"
-#include "device.h"
+#include "launcher.h"
+#include "machine.h"
 #include "supervise.h"
 #include "tcp_store.h"
 #include "trace.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,82 +24,127 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
+
+static pid_t pids[RANKS_MAX];               // of the ranks that live, else 0
+static volatile sig_atomic_t asked;         // the signal that asked the parent to end, or 0
+static volatile sig_atomic_t over;          // GRACE has passed: the remaining ranks were killed
+
 void spawn_options(Args *args, SpawnConfig *config)
 {
     *config = (SpawnConfig){ .timeout = 30 };
     args_add(args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "number of ranks (0: one per GPU; CPU: 2)",
-          .min = 0, .max = 256 },
+          .min = 0, .max = RANKS_MAX },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
           "seconds without a heartbeat until the run ends (0: never)", .min = 0, .max = 1e6 }));
 }
 
-// --- the number of ranks -------------------------------------------------------------------------
+// --- in a child ----------------------------------------------------------------------------------
 
-// Counting GPUs starts CUDA, which ranks that are forked later could not use. So a child counts.
-static int count_gpus(void)
+static void become_rank(int rank, TcpStoreConfig *store, pid_t parent, double timeout, World *world)
 {
-    int ends[2], count = 0, status = 0;
-    CHECK(pipe2(ends, O_CLOEXEC) == 0, "raise ulimit -n", "pipe2: %s", strerror(errno));
-    fflush(NULL);
-    pid_t child = fork();
-    CHECK(child >= 0, "raise ulimit -u", "counting GPUs failed: fork: %s", strerror(errno));
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        count = device_count();
-        _exit(write(ends[1], &count, sizeof count) != sizeof count);
-    }
-    close(ends[1]);
-    bool counted = read(ends[0], &count, sizeof count) == sizeof count;
-    close(ends[0]);
-    waitpid(child, &status, 0);
-    if (!counted && WIFEXITED(status))
-        exit(WEXITSTATUS(status));      // the child has printed why
-    CHECK(counted, "does nvidia-smi work?", "counting GPUs failed: signal %d", WTERMSIG(status));
-    return count;
-}
-
-static int count_ranks(const SpawnConfig *config)
-{
-    if (strcmp(device_backend, "cpu") == 0)
-        return config->ranks > 0 ? config->ranks : 2;
-    int gpus = count_gpus();
-    CHECK(gpus > 0, "nvidia-smi shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them; to train "
-          "on the CPU: ./ddp run STEP --backend cpu", "this process finds no GPU");
-    return config->ranks > 0 ? config->ranks : gpus;
-}
-
-// --- the ranks -----------------------------------------------------------------------------------
-
-// In the child: meets the other ranks at rank 0, and fills in the World.
-static void join(TcpStoreConfig *store, int rank, World *world)
-{
-    check_set_rank(rank, store->size);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);       // a rank does not outlive its parent
+    if (getppid() != parent)                // it died before the line above
+        _exit(EXIT_REPORTED);
+    check_set_rank(rank, store->size);      // messages name the rank
+    alive_limits(timeout, ALIVE_PATIENCE);
     if (rank > 0)
-        close(store->socket);
+        close(store->socket);               // rank 0 listens at it
     store->rank = rank;
-    tcp_store_join(store, world);
+    tcp_store_join(store, world);           // returns when all ranks are there
     world->rank = world->local_rank = rank;
     world->size = world->local_size = world->sharers = store->size;
     trace_among(rank, world->run);
 }
 
+// --- in the parent -------------------------------------------------------------------------------
+
+// SIGCONT wakes a rank that is stopped, so that it can end by itself.
+static void end_ranks(int number)
+{
+    for (int i = 0; i < RANKS_MAX; i++)
+        if (pids[i] > 0) {
+            kill(pids[i], number);
+            kill(pids[i], SIGCONT);
+        }
+}
+
+static void kill_ranks(int number)
+{
+    over = 1;
+    end_ranks(SIGKILL);
+}
+
+// A signal for the parent is meant for all ranks. A second one does not postpone their end.
+static void pass_on(int number)
+{
+    if (!asked)
+        alarm(GRACE);                       // then kill_ranks
+    asked = number;
+    end_ranks(number);
+}
+
+static int rank_of(pid_t pid)
+{
+    int rank = RANKS_MAX - 1;
+    while (rank >= 0 && pids[rank] != pid)
+        rank--;
+    return rank;
+}
+
+// Returns the run's exit status: that of the first rank that failed by itself. A rank that ends
+// because of another one, or because the parent was asked to end, is not to blame. But the status
+// of weights that differ is never hidden.
+static int wait_for_ranks(int size)
+{
+    int status = 0, first = 0, failed = 0;  // first: the status of the rank to blame
+    for (int left = size; left > 0;) {
+        pid_t pid = waitpid(-1, &status, 0);
+        int rank = rank_of(pid), code = exit_code(status);
+        if (rank < 0)
+            continue;                       // a child of the script that became this program
+        pids[rank] = 0;
+        left--;
+        if (code == 0 || first || over || (asked && code != EXIT_RANKS_DIFFER))
+            continue;
+        failed = 1;
+        alarm(GRACE);                       // then kill_ranks: a rank may hang
+        if (code == EXIT_REPORTED)
+            continue;                       // it followed a rank that is yet to be seen
+        first = code;
+        report_death(rank, size, pid, status);
+        end_ranks(SIGTERM);
+    }
+    if (asked)
+        fputs("all ranks have ended; with --save, --resume auto continues from the last line "
+              "'saved'\n", stderr);
+    return first ? first : asked ? 128 + asked : failed ? EXIT_FAILED : 0;
+}
+
 void spawn(const SpawnConfig *config, World *world)
 {
-    TcpStoreConfig store = {
-        .size = count_ranks(config), .place = { "127.0.0.1", 0 }, .supervised = true,
-    };
-    tcp_store_new_token(store.token);
-    store.socket = tcp_bind(&store.place);
-    Supervisor *parent = supervise_new(store.size, 0, store.size);
-    for (int rank = 0; rank < store.size; rank++) {
-        pid_t pid = supervise_fork(parent, rank, config->timeout > 0 ? config->timeout : INFINITY);
+    signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
+    launcher_check(1);                      // mpirun would start several parents
+    int gpus = machine_gpus(), size = config->ranks > 0 ? config->ranks : gpus > 0 ? gpus : 2;
+    TcpStoreConfig store = { .size = size, .place = { "127.0.0.1", 0 }, .supervised = true };
+    pid_t parent = getpid();
+    tcp_store_new_token(store.token);       // no other program's processes can join
+    store.socket = tcp_bind(&store.place);  // the system chooses a port
+    fflush(NULL);                           // else every child would print it, too
+    for (int rank = 0; rank < size; rank++) {
+        pid_t pid = fork();
         CHECK(pid >= 0, "start fewer ranks (-n)", "cannot fork rank %d: %s", rank, strerror(errno));
         if (pid == 0) {
-            join(&store, rank, world);
+            become_rank(rank, &store, parent, config->timeout, world);
             return;
         }
+        pids[rank] = pid;
     }
     close(store.socket);
-    exit(supervise(parent));
+    signal(SIGINT, pass_on);
+    signal(SIGTERM, pass_on);
+    signal(SIGALRM, kill_ranks);
+    signal(SIGPIPE, SIG_IGN);               // the reader of this process's output may end first
+    exit(wait_for_ranks(size));
 }

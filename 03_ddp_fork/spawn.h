@@ -1,7 +1,7 @@
-// spawn.h - forks a process for each rank. torch.multiprocessing.spawn starts new interpreters.
+// spawn.h - one process for each rank, as torch.multiprocessing.spawn starts them.
 #pragma once
 #include "args.h"
-#include "comm.h"
+#include "world.h"
 
 typedef struct SpawnConfig {
     int ranks;          // processes; 0: one for each GPU, or two on a CPU
@@ -11,7 +11,7 @@ typedef struct SpawnConfig {
 void spawn_options(Args *args, SpawnConfig *config);
 
 // Like fork, spawn returns once in each rank, with that rank's World. The caller's own process
-// never returns: it supervises the ranks and exits when all have ended. Call spawn before anything
+// never returns: it waits for the ranks, and exits when all have ended. Call spawn before anything
 // that starts threads or touches a GPU. A rank that exits before it calls alive_done() (alive.h)
 // counts as dead, even with status 0.
 void spawn(const SpawnConfig *config, World *world);

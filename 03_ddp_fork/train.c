@@ -9,7 +9,6 @@
 #include "data.h"
 #include "device.h"
 #include "interrupt.h"
-#include "launcher.h"
 #include "log.h"
 #include "model.h"
 #include "ops.h"
@@ -18,7 +17,6 @@
 #include "ddp.h"
 #include "sampler.h"
 #include "spawn.h"
-#include "stop.h"
 
 #include <stdlib.h>
 
@@ -110,7 +108,6 @@ typedef struct Job {
     World world;            // this process's rank, and the number of ranks
     Sampler sampler;
     Ddp *ddp;
-    Stop *stop;             // all ranks stop after the same step
 } Job;
 
 // ---- Choosing samples ---------------------------------------------------------------------------
@@ -306,7 +303,6 @@ static bool train_epoch(Job *job)
         // A recording also contains sizes, so a short batch needs its own.
         int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
         replay_run(job->replay, key, train_step, job);
-        stop_agree(job->stop);
         count_step(job);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
             report(job);
@@ -318,7 +314,6 @@ static bool train_epoch(Job *job)
     if (job->state.step < steps)
         return false;
     finish_epoch(job);
-    stop_agree_now(job->stop);
     return true;
 }
 
@@ -351,7 +346,6 @@ static void open_model(Job *job)
     job->train_stats = device_alloc(job->device, sizeof(Stats));
     job->test_stats = device_alloc(job->device, sizeof(Stats));
     job->ddp = ddp_new(&c->ddp, &job->world, job->model);
-    job->stop = stop_new(job->model, ddp_comm(job->ddp));
     sampler_init(&job->sampler, job->data.train.count, c->shuffle, c->drop_last, c->seed,
                  job->world.rank, job->world.size);
     job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){
@@ -465,8 +459,7 @@ static void restore(Job *job)
 
 static int run(Job *job)
 {
-    launcher_check(1);      // mpirun and the like would start several independent runs
-    spawn(&job->config->spawn, &job->world);     // returns in each rank; the parent supervises
+    spawn(&job->config->spawn, &job->world);     // returns in each rank; the parent waits
     choose_files(job);
     interrupt_install(true);
     trace_open(job->config->log.trace);
@@ -482,7 +475,6 @@ static int run(Job *job)
     log_end(job->log, ddp_compare(job->ddp, model_hash(job->model)), device_threads(job->device));
     replay_free(job->replay);
     ddp_free(job->ddp);
-    stop_free(job->stop);
     close_job(job);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;
 }

@@ -1,27 +1,41 @@
 // launch.c - starts this machine's ranks, and can restart all when one fails: a small torchrun.
 //
-//   launch   binds | fork fork | watches: deaths, signals  | ends all | pause | fork fork | ...
-//   rank 0         | exec | meet | step | step | waits ...         |        | exec | resume ...
-//   rank 1         |   exec | meet | step | step X                 |        |   exec | resume ...
+//   launch   binds | fork fork | waitpid ...... rank 1 | TERM | pause | fork fork | waitpid ...
+//   rank 0         | exec | meet | step | step | waits        X       | exec | resume ...
+//   rank 1         |   exec | meet | step | step X                    |   exec | resume ...
+//
+// It forks and waits as spawn() does in the step before. But each child then executes a program,
+// which may be any. It learns its rank from the environment, and what it starts itself has to end
+// with it: so each rank has a process group. The keys Ctrl-C and Ctrl-Z then reach only launch.
 //
 // Several machines have a launch each. The launches do not communicate. When a rank fails, the
 // ranks on the other machines must notice it and end. Then each launch can restart its ranks.
-//
-// launch starts any program. If the program sends heartbeats (alive.h), launch reports how far a
-// failed rank had come.
 #include "args.h"
 #include "check.h"
+#include "interrupt.h"
+#include "machine.h"
 #include "supervise.h"
 #include "tcp_store.h"
 #include "threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+// s in which ranks may end by themselves: after one has failed; after one has stopped as asked.
+enum { GRACE = 2, LEAVE = 60, RANKS_MAX = 256 };
+
+static pid_t groups[RANKS_MAX];             // of this machine's ranks, while anything in one lives
+static volatile sig_atomic_t asked, asks;   // the last signal that asked to end, or 0; how often
+static volatile sig_atomic_t over;          // the remaining ranks were killed
+static sigset_t held;                       // pass_on's signals: blocked, except while launch waits
 
 typedef struct Launch {
     int ranks, nodes, node, port, restarts;     // the options
@@ -29,7 +43,6 @@ typedef struct Launch {
     char **program;
     TcpPlace place;         // where rank 0 listens
     int bound;              // rank 0's socket, if rank 0 runs on this machine
-    Supervisor *supervisor;
 } Launch;
 
 // --- options -------------------------------------------------------------------------------------
@@ -49,32 +62,17 @@ static void add_options(Args *args, Launch *l)
         { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write rank N's output to DIR/rankN.log" }));
 }
 
-// GPUs that the ranks may use. Asks nvidia-smi, because loading CUDA would take longer.
-static int count_gpus(void)
-{
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    FILE *list = visible ? NULL : popen("nvidia-smi -L 2>/dev/null", "re");
-    char line[512];
-    int count = visible && visible[0] ? 1 : 0;
-    for (; visible && *visible; visible++)
-        count += *visible == ',';
-    while (list && fgets(line, sizeof line, list))
-        count += strncmp(line, "GPU ", 4) == 0;
-    if (list)
-        pclose(list);
-    return count;
-}
-
 static int count_ranks(const Args *args, const char *text)
 {
     char *end = NULL;
     bool gpu = strcmp(text, "gpu") == 0;
-    long ranks = gpu ? count_gpus() : strtol(text, &end, 10);
+    long ranks = gpu ? machine_gpus_listed() : strtol(text, &end, 10);
     if (gpu && ranks == 0)
         args_reject(args, "nproc-per-node", "gpu: nvidia-smi -L shows no GPU, or "
                     "CUDA_VISIBLE_DEVICES is empty");
-    if ((!gpu && *end) || ranks < 1 || ranks > 256)
-        args_reject(args, "nproc-per-node", "'%s' is neither a number from 1 to 256 nor gpu", text);
+    if ((!gpu && *end) || ranks < 1 || ranks > RANKS_MAX)
+        args_reject(args, "nproc-per-node", "'%s' is neither a number from 1 to %d nor gpu", text,
+                    RANKS_MAX);
     return (int)ranks;
 }
 
@@ -166,10 +164,24 @@ static void redirect(const Launch *l, int rank, int start)
     dup2(file, STDERR_FILENO);
 }
 
+static void set_handlers(void (*handler)(int))
+{
+    static const int passed[] = { SIGINT, SIGTERM, SIGUSR1 };
+    for (int i = 0; i < 3; i++) {
+        signal(passed[i], handler);
+        sigaddset(&held, passed[i]);
+    }
+    signal(SIGPIPE, handler == SIG_DFL ? SIG_DFL : SIG_IGN);
+}
+
 // In the child.
-static _Noreturn void run_program(const Launch *l, int local, int start)
+static _Noreturn void run_program(const Launch *l, int local, int start, pid_t parent)
 {
     int rank = l->node * l->ranks + local, error = dup(STDERR_FILENO);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);       // a rank does not outlive launch
+    if (getppid() != parent)
+        _exit(EXIT_REPORTED);
+    setpgid(0, 0);
     fcntl(error, F_SETFD, FD_CLOEXEC);      // for a message if the program cannot be started
     set_number("RANK", rank);
     set_number("LOCAL_RANK", local);
@@ -182,6 +194,8 @@ static _Noreturn void run_program(const Launch *l, int local, int start)
         dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     if (l->logs)
         redirect(l, rank, start);
+    set_handlers(SIG_DFL);
+    sigprocmask(SIG_UNBLOCK, &held, NULL);
     execvp(l->program[0], l->program);
     dup2(error, STDERR_FILENO);
     if (local > 0)
@@ -192,20 +206,114 @@ static _Noreturn void run_program(const Launch *l, int local, int start)
 
 static void start_all(Launch *l, int start)
 {
+    pid_t parent = getpid();
     set_environment(l, start);
+    fflush(NULL);
     for (int local = 0; local < l->ranks; local++) {
-        pid_t pid = supervise_fork(l->supervisor, l->node * l->ranks + local, 0);
+        pid_t pid = fork();
         CHECK(pid >= 0, "start fewer ranks (-n)", "cannot start a rank: fork: %s", strerror(errno));
         if (pid == 0)
-            run_program(l, local, start);
+            run_program(l, local, start, parent);
+        setpgid(pid, pid);                  // here and in the child: either may be first
+        groups[local] = pid;
     }
 }
 
+// --- waiting -------------------------------------------------------------------------------------
+
+static int send_to_ranks(int number)        // returns in how many groups there is anything
+{
+    int live = 0;
+    for (int i = 0; i < RANKS_MAX; i++)
+        live += groups[i] > 0 && kill(-groups[i], number) == 0;
+    return live;
+}
+
+static void kill_ranks(int number)
+{
+    over = 1;
+    send_to_ranks(SIGKILL);
+}
+
+// The second INT or TERM makes our programs end at once. The third ends any.
+static void pass_on(int number)
+{
+    asked = number;
+    asks += number != SIGUSR1;
+    if (asks == 1 && number != SIGUSR1)
+        interrupt_announce();
+    send_to_ranks(number);
+    send_to_ranks(SIGCONT);                 // wakes a stopped rank: it, too, can then end by itself
+    if (asks > 2)
+        kill_ranks(number);
+}
+
+static void stop_all(int number)            // Ctrl-Z; fg continues all
+{
+    send_to_ranks(SIGSTOP);
+    raise(SIGSTOP);
+    send_to_ranks(SIGCONT);
+}
+
+static int local_rank_of(pid_t pid)
+{
+    int local = RANKS_MAX - 1;
+    while (local >= 0 && groups[local] != pid)
+        local--;
+    return local;
+}
+
+// Our programs save, and exit with 128 + the signal. A batch system may send the signal to the
+// ranks, and not to launch. Other programs may just be killed by it.
+static bool ends_as_asked(int status)
+{
+    int number = exit_code(status) - 128;
+    bool stops = WIFEXITED(status) && sigismember(&held, number) == 1;
+    return number > 0 && (number == asked || stops);
+}
+
+// Returns the run's exit status: that of the first rank that failed by itself. A rank that ends
+// because of another one, or because launch was asked to end or has ended it, is not to blame.
+static int wait_for_ranks(const Launch *l)
+{
+    int status = 0, first = 0, failed = 0;
+    sigprocmask(SIG_UNBLOCK, &held, NULL);  // what came while the ranks were started is passed on
+    for (int left = l->ranks; left > 0;) {
+        pid_t pid = waitpid(-1, &status, 0);
+        int local = local_rank_of(pid), code = exit_code(status);
+        if (local < 0)
+            continue;                       // a child of the script that became this program
+        groups[local] = kill(-pid, 0) == 0 ? pid : 0;
+        left--;
+        failed = failed || code != 0;
+        if (code == 0 || first || over)
+            continue;
+        bool stops = ends_as_asked(status);
+        asked = stops ? code - 128 : asked;
+        alarm(stops ? LEAVE : GRACE);       // then kill_ranks: a rank may hang
+        if (stops || code == EXIT_REPORTED)
+            continue;                       // EXIT_REPORTED: it followed a rank yet to be seen
+        first = code;
+        report_death(l->node * l->ranks + local, l->nodes * l->ranks, pid, status);
+        send_to_ranks(SIGTERM);
+        send_to_ranks(SIGCONT);
+    }
+    alarm(0);
+    if (!asked)
+        send_to_ranks(SIGTERM);             // what ranks have left running; else it may be saving
+    for (int tenths = 0; tenths < 10 * GRACE && send_to_ranks(0) > 0; tenths++)
+        usleep(100000);
+    send_to_ranks(SIGKILL);
+    sigprocmask(SIG_BLOCK, &held, NULL);
+    over = 0;
+    return first ? first : failed && asked ? 128 + asked : failed ? EXIT_FAILED : 0;
+}
+
 // Waits before a restart: 0.5 s, then 1 s, 2 s ... at most 30 s. Returns whether to restart.
-static bool wait_to_restart(Launch *l, int start, int *status)
+static bool wait_to_restart(const Launch *l, int start, int *status)
 {
     double pause = start < 6 ? 0.5 * (1 << start) : 30;
-    if (*status == 0 || start == l->restarts || supervise_pause(l->supervisor, 0))
+    if (*status == 0 || asked || start == l->restarts)
         return false;
     bool differ = *status == EXIT_RANKS_DIFFER;
     if (differ || *status == EXIT_USAGE || *status == EXIT_DIVERGED) {
@@ -215,23 +323,28 @@ static bool wait_to_restart(Launch *l, int start, int *status)
         return false;
     }
     WARN("", "restart %d of %d in %.3g s", start + 1, l->restarts, pause);
-    int signal = supervise_pause(l->supervisor, pause);
-    *status = signal ? 128 + signal : 0;
-    return !signal;
+    int number = sigtimedwait(&held, NULL, &(struct timespec){
+        (time_t)pause, (long)(1e9 * (pause - (double)(time_t)pause)) });
+    *status = number > 0 ? 128 + number : *status;      // a signal ends the wait
+    return number <= 0;
 }
 
 int main(int argc, char **argv)
 {
     Launch l = { .each = "1", .nodes = 1 };
+    int status = 0, start = 0;
+    signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
     parse(&l, argc, argv);
     set_token(&l);
     bind_place(&l);
-    l.supervisor = supervise_new(l.ranks, l.node * l.ranks, l.nodes * l.ranks);
-    int status = 0, start = 0;
+    set_handlers(pass_on);
+    signal(SIGALRM, kill_ranks);
+    signal(SIGTSTP, stop_all);
+    signal(SIGTTOU, SIG_IGN);               // also in the ranks: stty tostop must not stop them
+    sigprocmask(SIG_BLOCK, &held, NULL);
     do {
         start_all(&l, start);
-        status = supervise(l.supervisor);
+        status = wait_for_ranks(&l);
     } while (wait_to_restart(&l, start++, &status));
-    supervise_free(l.supervisor);
     return status;
 }

@@ -1,7 +1,7 @@
 // interrupt.h - ends training after Ctrl-C, SIGTERM or SIGUSR1. The first Ctrl-C or SIGTERM asks
-// the program to stop (before the ranks have met, it ends at once); the second ends it at once.
-// SIGUSR1, which batch systems send some time before they end a job, also asks it to stop. It never
-// counts as the first of two signals, so repeating it is harmless.
+// the program to stop (one of several ranks ends at once, unless it has called interrupt_hold); the
+// second ends it at once. SIGUSR1, which batch systems send some time before they end a job, also
+// asks it to stop. It never counts as the first of two signals, so repeating it is harmless.
 #pragma once
 #include <stdbool.h>
 

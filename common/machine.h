@@ -15,6 +15,13 @@ bool machine_is_same(const Machine *a, const Machine *b);
 bool machine_shares_cores(const Machine *a, const Machine *b);  // same machine and a common core?
 int machine_parent_cores(void);     // that the parent process may use; 0: not known
 
+// GPUs that the cuda backend may use; 0 with the cpu backend. Fails if the cuda backend finds none.
+// A child process counts: counting starts CUDA, and then this process's later children could not
+// use it.
+int machine_gpus(void);
+// GPUs that any program may use, by CUDA_VISIBLE_DEVICES or nvidia-smi: starting CUDA takes longer.
+int machine_gpus_listed(void);
+
 // Keeps this thread, and those that it starts later, on the cores next to a PCI device
 // ("0000:3b:00.0"), as far as it may use them. Changes nothing if it may use none of them, or if
 // the kernel does not list them. root: "/sys".

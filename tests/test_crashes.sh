@@ -2,8 +2,8 @@
 # ctest: PROCESSORS 2 LABELS deadlines
 # At many points of a run, a rank dies, stops or hangs, or a rank or the parent gets a signal. All processes must end,
 # at once or after --timeout. Messages may name only the rank that failed. The run must continue from a whole
-# checkpoint to the weights of an undisturbed run. tests/shim/crash.c causes the faults in 03, which forks its ranks,
-# and in 07, whose launcher starts them and whose ranks all evaluate.
+# checkpoint to the weights of an undisturbed run. tests/shim/crash.c causes the faults in 03, which forks its ranks and
+# ends them at once, and in 07, whose launcher starts them, and whose ranks all evaluate and stop after the same step.
 . "$SRC/tests/test.sh"
 small=(--arch lenet --data synthetic --train-samples 48 --test-samples 32 -b 8 --threads 1 --seed 3 -p 1
     --epochs 2)
@@ -99,40 +99,46 @@ hit()
     strike "$1" $how "$2" CRASH_RANK="$3" CRASH_DO="$5" CRASH_TEXT="${moment[$4]}" CRASH_AT=$at "${@:6}"
 }
 
-declare -A fate=([KILL]="was killed by SIGKILL" [SEGV]="was killed by SIGSEGV" [EXIT0]="ended with status 0"
-    [EXIT7]="ended with status 7")
+declare -A fate=([KILL]="was killed by SIGKILL" [SEGV]="was killed by SIGSEGV" [EXIT0]="has disconnected"
+    [EXIT7]="ended with status 7") code=([KILL]=137 [SEGV]=139 [EXIT0]=1 [EXIT7]=7)
 dies() # dies NAME N RANK WHEN DO
 {
-    local status=1 progress
-    case $4 in
-        born|meet) progress=": before it met the other ranks" ;;
-        compare|end|evaluate|save) progress=": after epoch 2, step" ;;
-        *) progress=": before the end of its first step" ;;
-    esac
-    [ "$5" = EXIT7 ] && status=7
     hit "$@"
-    is_over "$1" $status 5
-    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) ${fate[$5]}.*$progress"
+    is_over "$1" "${code[$5]}" 5
+    names "$1" "rank $3 of $2 \\([^)]*pid $(cat "$1/struck")\\) ${fate[$5]}"
 }
 stops() # stops NAME N RANK WHEN
 {
     hit "$@" STOP
-    is_over "$1" 1 8 2.9
-    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) has been stopped for 3[.0-9]* s: "
+    is_over "$1" 1 10 2.9
+    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\) is (stopped or unreachable|lost: .* stopped)"
 }
 hangs() # hangs NAME N RANK WHEN
 {
     hit "$@" HANG
     is_over "$1" 1 10 2.9
-    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) has sent no heartbeat for 3"
+    names "$1" "rank $3 of $2 \\([^)]*pid $(cat "$1/struck")\\) has sent no heartbeat for "
 }
 # asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
 {
+    local answer="all ranks have ended; with --save, --resume auto continues from the last line 'saved'"
+    [ $how = forked ] || answer="stopping after this step or evaluation; Ctrl-C again stops at once"
     hit "${@:1:5}" CRASH_WHOM="$6"
     is_over "$1" $((128 + $(kill -l "$5"))) 5
-    so "printed: $(cat "$1/err")" grep -q "stopping after this step or evaluation; Ctrl-C again stops at once" "$1/err"
-    [ "$4" != forward ] || so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
+    so "printed: $(cat "$1/err")" grep -qxF "$answer" "$1/err"
+    so "a rank is named: $(cat "$1/err")" not grep -q " rank [0-9]* of " "$1/err"
+    [ "$4 $how" != "forward launched" ] ||
+        so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
+}
+# A rank ignores signals, and the parent gets TERM, twice. It kills the rank after 2 s, and does not name it.
+deaf() # deaf NAME N RANK WHEN
+{
+    ( until_so 60 test -s "$1/struck"; parent=$(ps -o ppid= "$(cat "$1/struck")"); sleep 0.1; kill -TERM $parent
+      sleep 1; kill -TERM $parent ) &
+    hit "$@" DEAF
+    is_over "$1" 143 3.5 2
+    so "a rank is named: $(cat "$1/err")" not grep -q " rank [0-9]* of " "$1/err"
 }
 # TERM to one rank alone: all stop after the same step, and save.
 one_asked() # one_asked NAME N RANK WHEN
@@ -174,7 +180,7 @@ at_most 2 asked int-meet 2 0 meet INT group
 at_most 2 asked int-forward 2 0 forward INT group
 at_most 2 asked term-forward 3 0 forward TERM parent
 at_most 2 asked term-save 3 0 save TERM parent
-at_most 2 one_asked one-2-all_reduce 3 2 all_reduce
+at_most 8 deaf deaf-1-backward 3 1 backward
 for what in meet all_reduce save; do
     at_most 2 orphans orphans-$what 2 0 $what
 done
@@ -189,6 +195,8 @@ at_most 2 dies launched-kill-1-evaluate 2 1 evaluate KILL
 at_most 8 stops launched-stop-0-evaluate 2 0 evaluate
 at_most 2 hangs launched-hang-0-evaluate 2 0 evaluate
 at_most 2 asked launched-term-evaluate 2 0 evaluate TERM parent
+at_most 2 asked launched-term-forward 3 0 forward TERM parent
+at_most 2 one_asked launched-one-2-all_reduce 3 2 all_reduce
 wait
 for name in "${cases[@]}"; do
     cat "$name.verdict" "$name/err" >output 2>/dev/null

@@ -134,29 +134,29 @@ expect 99 "direct copies would be damaged" env FAKE_FAILURE=peers ./02 --devices
 FAKE_FAILURE=peers NCCL_P2P_DISABLE=1 check "02 without direct copies" at_once trains ./02 --devices 2 "${one[@]}"
 export FAKE_DELAY=20000
 
-# signalled SIGNAL WHOM: SIGNAL to one of two ranks, or to their parent, after the first of six epochs.
+# signalled SIGNAL WHOM: SIGNAL to one of two ranks, or to launch, after the first of six epochs.
 signalled()
 {
     local pid to
     rm -f "$TMP/output"         # an earlier run's has the same words
-    ./03 -n 2 "${two[@]}" --epochs 6 --save stopped.st >"$TMP/output" 2>&1 </dev/null &
+    "${seven[@]}" "${two[@]}" --amp off --epochs 6 --save stopped.st >"$TMP/output" 2>&1 </dev/null &
     pid=$! to=$!
     until_so 60 grep "test: loss" "$TMP/output"
-    [ "$2" = parent ] || to=$(pgrep -P $pid | tail -1)
+    [ "$2" = launch ] || to=$(pgrep -P $pid | tail -1)
     kill -s "$1" "$to"
     wait $pid
     status=$?
 }
 
 signalled KILL rank
-check "a rank is killed" test $status = 1
+check "a rank is killed" test $status = 137
 check "the killed rank is named" grep -qE "rank [01] of 2 .* was killed by SIGKILL" "$TMP/output"
-signalled TERM parent
+signalled TERM launch
 check "ranks agree to stop" test $status = 143
 check "before the end" not grep -q "\[6/6\]" "$TMP/output"
-check "six epochs" at_once trains ./03 -n 2 "${two[@]}" --epochs 6
+check "six epochs" at_once trains "${seven[@]}" "${two[@]}" --amp off --epochs 6
 six=$hash
-check "the stopped run resumes" at_once trains ./03 -n 2 "${two[@]}" --epochs 6 --resume stopped.st
+check "the stopped run resumes" at_once trains "${seven[@]}" "${two[@]}" --amp off --epochs 6 --resume stopped.st
 check "the resumed run ends with the same weights" test "$hash" = "$six"
 
 unset FAKE_DELAY

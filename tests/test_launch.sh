@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # ctest: SANITIZERS asan LABELS deadlines
-# 04's launch: its options, the environment of its ranks, restarts, output, and other programs than ours. No rank
-# trains: most run tests/tool_rank.c.
+# 04's launch: its options, the environment of its ranks, deaths, signals, restarts, output, and other programs than
+# ours. No rank trains: most run tests/tool_rank.c.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside; check calls functions
 . "$SRC/tests/test.sh"
 launch=$BUILD/04_ddp_launcher/launch
 rank=$BUILD/../tests/tool_rank
 . "$SRC/tests/play.sh"
+
+# A wrapper that passes on the status of a stop, while the other rank never ends: launch waits for a minute.
+TMP=other "$launch" -n 2 -- "$rank" 0=wait 1=sleep300,exit143 >a_minute 2>&1 &
+a_minute=$!
 
 expect 0 "usage: launch" "$launch" --help
 expect 2 "no program was given" "$launch"
@@ -69,23 +73,22 @@ check "rank 0 listens" says_times 1 "listens=1"
 wait $!
 check "the other machine" \
     grep -q "^RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 .* MASTER_PORT=$port .*listens=-1" other
-expect 7 "rank 3 of 4 ($(hostname), pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- \
+expect 7 "rank 3 of 4 (pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- \
     "$rank" 2=wait 3=exit7
 
-# The only descriptors of a rank are stdin, stdout, stderr, launch's shared memory and, in rank 0, the listening socket.
-# A rank inherits neither descriptor 5, which launch has here, nor launch's signal mask.
-expect 0 "inherited: listening memory; blocked:; ignored: TTOU; own group: 1" \
-    "$launch" -- "$rank" all=inherited 5</dev/null
-"$launch" -n 2 -- "$rank" 1=inherited >output 5</dev/null
-check "the second rank has no socket" says "^inherited: memory; blocked:; ignored: TTOU; own group: 1$"
+# The only descriptors that launch adds to a rank's are stdin, stdout, stderr and, in rank 0, the listening socket.
+bare() ( # bare COMMAND...: without the other descriptors that this test inherits
+    for fd in /proc/$BASHPID/fd/*; do
+        [ "${fd##*/}" -le 2 ] || eval "exec ${fd##*/}>&-"
+    done
+    exec "$@"
+)
+expect 0 "inherited: listening; blocked:; ignored: TTOU; own group: 1" bare "$launch" -- "$rank" all=inherited
+bare "$launch" -n 2 -- "$rank" 1=inherited >output
+check "the second rank has no socket" says "^inherited:; blocked:; ignored: TTOU; own group: 1$"
 (trap '' HUP; "$launch" -- "$rank" all=inherited) >output
 check "an ignored HUP stays ignored" says "ignored: HUP TTOU"
-expect 0 "inherited: listening memory;" bash -c '"$0" -- "$1" all=inherited <&- ' "$launch" "$rank"
-
-# A descriptor that is not launch's memory is left alone, whatever DDP_ALIVE says.
-for value in "" x 3 "3 0" "3 -1" "99 0" "0 0" "3 0 0" "99999999999 0"; do
-    expect 0 "RANK=" env DDP_ALIVE="$value" "$rank" all=live1,done,contract 3<output
-done
+expect 0 "inherited: listening;" bare bash -c '"$0" -- "$1" all=inherited <&- ' "$launch" "$rank"
 
 begin env DDP_TOKEN=12345 "$launch" -n 2 -- "$rank" all=catch,wait
 ready 2
@@ -107,22 +110,140 @@ wait $pid
 
 # A rank must also run in a container, where the pid of launch may mean a different process, or none.
 if unshare -rpf true 2>/dev/null; then
-    expect 0 "ready: rank 0" "$launch" -n 1 -- unshare -rpf --mount-proc "$rank" all=live1,catch,sleep300,done
+    expect 0 "line 0 of rank 0" "$launch" -n 1 -- unshare -rpf --mount-proc "$rank" all=follow,sleep300,lines1
 fi
 
 expect 0 "" "$launch" -n 2 -- "$rank" 1=sleep300                # each may end at any time
 check "nothing is printed" test ! -s output
-expect 7 "rank 1 of 2 ($(hostname), pid " "$launch" -n 2 -- "$rank" 0=wait 1=exit7
-expect 2 "ended with status 2" "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
-check "status 2: no restart" says "status 2, no restart: a rank would fail again"
-expect 200 "status 200, no restart: " "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit200
-expect 3 "status 3, no restart: a rank would fail again" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
+# --- deaths ----------------------------------------------------------------------------------------------------------
+
+# Each line: what rank 1 of 3 does, launch's exit status, and what launch prints about rank 1. "-": nothing, since what
+# one of our ranks prints before this status is enough. Ranks that launch ends are not named.
+while read -r does status text; do
+    begun=$EPOCHREALTIME
+    expect "$status" "" "$launch" -n 3 -- "$rank" 0=catch,wait 1=deaf,sleep300,$does 2=deaf,wait
+    check "$does: ends in time" within 0 5
+    if [ "$text" = - ]; then
+        check "$does: no rank is named" says_times 0 " rank [0-9] of "
+    else
+        check "$does: rank 1 is named" grep -qF "rank 1 of 3 (pid $(pid_of 1)) $text" output
+        check "$does: no other rank is named" says_times 1 " rank [0-9] of "
+    fi
+done <<'END'
+die9 137 was killed by SIGKILL (Killed)
+die11 139 was killed by SIGSEGV (Segmentation fault)
+die15 143 was killed by SIGTERM (Terminated)
+exit1 1 ended with status 1
+exit7 7 ended with status 7
+exit2 2 -
+exit3 3 -
+exit4 1 -
+exit200 200 -
+END
+expect 7 "ended with status 7" bash -c 'trap "" CHLD; exec "$0" -n 2 -- "$1" 0=wait 1=exit7' "$launch" "$rank"
+expect 130 "" "$launch" -n 3 -- "$rank" all=exit130
+check "all ranks agreed to stop: nothing is printed" test ! -s output
+
+# A stopped rank is woken up and cleans up. A rank that ignores signals is killed, and so is a rank's child.
+expect 7 "caught TERM: rank 2" "$launch" -n 3 -- "$rank" 0=wait 1=sleep500,exit7 2=catch,die19
+begun=$EPOCHREALTIME
+expect 7 "rank 1 of 3" "$launch" -n 3 -- "$rank" 0=deaf,wait 1=sleep300,exit7 2=child,catch,wait
+check "ranks that ignore signals are killed after 2 s" within 1.9 10
+check "no process is left" nothing_left
+expect 0 "" "$launch" -n 2 -- "$rank" 1=child,sleep200
+check "no process is left after a successful run" nothing_left
+begin "$launch" -n 3 -- "$rank" all=deaf,wait
+ready 3
+kill -KILL $pid
+check "SIGKILL ends launch" ends 137
+check "no rank outlives launch" at_last nothing_left
+
+# Scripts between launcher and rank, which start their program without exec. A rank that starts after the launcher's
+# death must also end.
+printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
+printf '#!/bin/bash\necho ready: $$\nsleep 2\n"$@"\n: the end\n' >late.sh
+chmod +x script.sh late.sh
+# abandoned N COMMAND...: kills the launcher when N processes have printed "ready". No rank may outlive it.
+abandoned()
+{
+    begin "${@:2}"
+    ready "$1"
+    kill -KILL $pid
+    wait $pid 2>/dev/null
+    sleep 2.5
+    check "$2 is killed: no rank outlives it" at_last nothing_left
+}
+abandoned 2 "$launch" -n 2 -- ./script.sh ./script.sh "$rank" all=follow,deaf,wait
+abandoned 1 "$launch" -n 1 -- ./script.sh ./late.sh "$rank" all=follow,wait
+if command -v mpirun >/dev/null; then
+    abandoned 2 mpirun --oversubscribe -np 2 ./script.sh ./script.sh "$rank" all=follow,deaf,wait
+fi
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+answer="stopping after this step or evaluation; Ctrl-C again stops at once"
+# asked SIGNAL TIMES STATUS MOST RULE...: launch gets SIGNAL TIMES times. It answers, ends with STATUS within MOST s of
+# the last one, and names no rank.
+asked()
+{
+    local i
+    begin "$launch" -n 3 --max-restarts 3 -- "$rank" "${@:5}"
+    ready 3
+    for ((i = 1; i <= $2; i++)); do
+        [ $i = 1 ] || check "$1, $((i - 1)) times: still running" test "$(left | wc -l)" = 3
+        begun=$EPOCHREALTIME
+        kill -"$1" $pid
+        [ $i = "$2" ] || sleep 0.2      # two pending signals would merge into one
+    done
+    check "$1: status $3" ends "$3"
+    check "$1: in time" within 0 "$4"
+    check "$1: the answer" test "$(grep -v -e '^ready' -e '^caught' -e '^$' output)" = "$answer"
+    check "$1: nothing is left" nothing_left
+}
+asked INT 1 130 2 all=catch,wait
+asked TERM 1 143 2 0=catch,die19 1=catch,wait 2=catch,wait  # a stopped rank is woken
+asked INT 3 130 1.9 all=deaf,wait
+begin "$launch" -n 2 -- bash -c 'trap "sleep 0.3; kill -$((RANK == 1 ? 11 : 9)) $$" TERM
+    echo "ready: "; while :; do sleep 0.1; [ $RANK = 1 ] || trap "" TERM; done'
+ready 2
+sleep 0.3
+kill -TERM $pid
+check "after TERM a rank dies: its status" ends 139
+check "after TERM a rank dies: it is named" says_times 1 "rank 1 of 2 .* was killed by SIGSEGV"
+check "after TERM a rank dies: no other rank is named" says_times 1 " rank [0-9] of "
+
+# Rank 0 sends TERM while launch still starts the others.
+begun=$EPOCHREALTIME
+expect 143 "$answer" "$launch" -n 64 -- sh -c '[ $RANK = 1 ] && kill -TERM $PPID; exec sleep 20'
+check "TERM while ranks are started reaches all" within 0 10
+check "then no rank is named" says_times 0 " rank [0-9]* of "
+
+begin "$launch" -n 2 -- "$rank" all=catch,wait
+ready 2
+kill -USR1 $pid
+check "USR1 reaches both" at_last says_times 2 "caught USR1: rank"
+at_last says_times 2 "caught CONT: rank"
+state() { sed 's/.*) //; s/ .*//' "/proc/$1/stat"; }
+stopped() { for p in $pid $(pgrep -P $pid); do [ "$(state "$p")" = T ] || return; done; }
+kill -TSTP $pid
+check "Ctrl-Z stops all" at_last stopped
+kill -CONT $pid
+check "fg continues both" at_last says_times 4 "caught CONT: rank"
+kill -INT $pid
+check "then Ctrl-C" ends 130
 begin "$launch" -n 2 -- sh -c 'echo "ready: "; exec sleep 60'
 ready 2
 kill -USR1 $pid
 check "a signal passed to the ranks kills them" ends 138
 check "then no rank is named" says_times 0 " rank [0-9] of "
 
+# --- restarts --------------------------------------------------------------------------------------------------------
+
+expect 2 "status 2, no restart: a rank would fail again" "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
+expect 3 "status 3, no restart: a rank would fail again" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
+expect 200 "status 200, no restart: " "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit200
+expect 0 "restart 1 of 1" "$launch" -n 2 --max-restarts 1 -- "$rank" 0.0=catch,wait 1.0=sleep300,exit7
+check "launch's own TERM is no reason not to restart" says_times 1 "caught TERM: rank 0"
 begun=$EPOCHREALTIME
 expect 0 "restart 1 of 5 in 0.5 s" "$launch" -n 2 --max-restarts 5 -- "$rank" all=contract,sleep400 1.0=exit1 1.1=die9
 check "two pauses" within 1.5 8
@@ -157,6 +278,8 @@ check "stdout and stderr are kept apart" test "$(wc -l <out)$(wc -l <err)" = 55
 begun=$EPOCHREALTIME
 "$launch" -n 2 -- yes 2>/dev/null | head -1 >out
 check "it ends when the reader is gone" within 0 5
+{ "$launch" -n 2 --max-restarts 1 -- "$rank" 1.0=exit7 2>&1; echo $? >status; } | true
+check "launch does not need a reader of its messages" test "$(cat status)" = 0
 expect 7 "restart 1 of 1" "$launch" -n 2 --max-restarts 1 --log-dir logs -- "$rank" all=contract,lines4 1=exit7
 check "with --log-dir, only launch's own lines are printed" says_times 0 "line|RANK"
 check "one log per rank" test "$(ls logs | tr '\n' ' ')" = "rank0.log rank1.log "
@@ -181,6 +304,22 @@ os.write(1, f"python {rank} {sys.argv[1:]}\n".encode())      # one write: lines 
 END
     expect 0 "python 1 ['--epochs', '3']" "$launch" -n 2 -- python3 script.py --epochs 3
     check "rank 0 too" says "^python 0"
+    cat >terminal.py <<'END'
+import os, pty, sys, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    mode = termios.tcgetattr(1)
+    mode[3] |= termios.TOSTOP
+    termios.tcsetattr(1, termios.TCSANOW, mode)
+    os.execv(sys.argv[1], sys.argv[1:])
+try:
+    while text := os.read(terminal, 1000):
+        os.write(1, text)
+except OSError:
+    pass
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+END
+    expect 0 "line 3 of rank 1" timeout 20 python3 terminal.py "$launch" -n 2 -- "$rank" all=lines4
 fi
 
 if [ "$(id -u)" = 0 ] && setpriv --reuid=54321 --regid=54321 --clear-groups test -x "$launch" 2>/dev/null; then
@@ -190,5 +329,10 @@ if [ "$(id -u)" = 0 ] && setpriv --reuid=54321 --regid=54321 --clear-groups test
     few_left() { [ -z "$(pgrep -u 54321)" ]; }
     check "nothing is left" at_last few_left
 fi
+
+wait $a_minute
+check "a rank stops as asked, and another never ends: status $?" test $? = 143
+mv a_minute output
+check "then no rank is named" says_times 0 " rank [0-9] of "
 check "no process is left in the end" at_last nothing_left
 test_done

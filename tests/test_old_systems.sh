@@ -44,11 +44,11 @@ check "a comment is none" not newer_in use.c
 }
 expect 0 "Function not implemented" "$old" python3 -c 'import ctypes, os
 print(ctypes.CDLL(None, use_errno=True).syscall(436, 3, 4, 0), os.strerror(ctypes.get_errno()))'
-expect 0 "inherited: listening memory; blocked:" "$old" "$launch" -- "$rank" all=inherited 5</dev/null
-"$old" "$launch" -- bash -c '"$0" "$@"; true' "$rank" all=live1,wait >output 2>&1 &
-until_so 20 pgrep -f "^$rank all=live1"
+expect 0 "blocked:; ignored: TTOU; own group: 1" "$old" "$launch" -- "$rank" all=inherited
+"$old" "$launch" -- bash -c '"$0" "$@"; true' "$rank" all=follow,wait >output 2>&1 &
+until_so 20 pgrep -f "^$rank all=follow"
 kill -KILL $!
-check "the rank ends with launch" until_so 5 not pgrep -f "^$rank all=live1"
+check "the rank ends with launch" until_so 5 not pgrep -f "^$rank all=follow"
 
 tiny=(--arch lenet --data synthetic --train-samples 32 --test-samples 8 -b 8 --threads 1 --epochs 1 --max-steps 2)
 expect 0 "weight hash" "$old" "$BUILD/03_ddp_fork/train" -n 2 "${tiny[@]}" --save run.st --trace run.json

@@ -32,8 +32,8 @@ for signal in INT TERM; do
     rm -f ./*
 done
 
-"$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small --train-samples 80 --test-samples 20000 --epochs 2 \
-    --save stopped.st >begun 2>&1 &
+"$BUILD/04_ddp_launcher/launch" -n 2 -- "$BUILD/04_ddp_launcher/train" --arch lenet $small --train-samples 80 \
+    --test-samples 20000 --epochs 2 --save stopped.st >begun 2>&1 &
 pid=$!
 until_so 60 grep "== saved" begun
 kill -INT $pid
@@ -43,6 +43,21 @@ check "INT while rank 0 evaluates: status $status" test $status = 130
 check "it was evaluating" grep -q "stopping after this step or evaluation" begun
 check "the evaluation is finished, and no more steps" \
     test "$(grep -o '== test\|\[2/2\]\|Interrupted' begun | tr '\n' ' ')" = "== test Interrupted "
+rm -f ./*
+
+# 03's parent: the rest of its work is in test_crashes. A death must not be hidden by a shell that ignores SIGCHLD, and
+# the parent needs no reader of its output.
+forked() { exec "$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small "$@"; }
+(trap '' CHLD; forked) >begun 2>&1 &
+pid=$!
+until_so 60 grep "step:.*\[ *3/" begun
+kill -KILL "$(pgrep -P $pid | tail -1)"
+wait $pid
+status=$?
+check "SIGCHLD ignored: status $status" test $status = 137
+check "SIGCHLD ignored: the dead rank is named" grep -q "rank 1 of 2 (pid [0-9]*) was killed by SIGKILL" begun
+{ (forked --max-steps 30) 2>&1; echo $? >status; } | true
+check "03 without a reader" test "$(cat status)" = 0
 rm -f ./*
 
 # The second Ctrl-C ends the run at once, before the step ends and is saved. A batch this large takes seconds.

@@ -1,38 +1,32 @@
-// tool_rank.c - a scripted rank that does not train, for tests of the launcher and supervisor.
+// tool_rank.c - a scripted rank that does not train, for tests of the launcher.
 //
-//   tool_rank RULE...                      a rank started by launch
-//   tool_rank fork N TIMEOUT RULE...       forks N ranks itself, as step 03 does
+//   tool_rank RULE...          a rank started by launch
 //
 //   RULE is RANK=PART,PART...  RANK is 1, 1.0 (rank 1 before the first restart) or all;
 //                              PART is a name in `parts`, often with a number: wait, exit7, sleep100
 //
 // A rank plays the parts of all rules that apply to it, in order. Then it exits with 0.
-#include "../03_ddp_fork/spawn.c"
-#include "alive.h"
-#include "interrupt.h"
+#include "check.h"
+#include "supervise.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include <netinet/in.h>
 #include <time.h>
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"     // `none`: for parts without a number
 
-static bool forked;
-static World world;
-static int start;
-
-static void leave_with(int status)
-{
-    if (forked && alive_here()->done)
-        tcp_store_end(&world);
-    exit(status);
-}
+static int this, start;         // its rank; how often it was started before
 
 static const char *variable(const char *name) { return getenv(name) ? getenv(name) : "-"; }
 
 static void say(const char *text)
 {
     char line[256];
-    int n = snprintf(line, sizeof line, "%s: rank %d, pid %d\n", text, world.rank, (int)getpid());
+    int n = snprintf(line, sizeof line, "%s: rank %d, pid %d\n", text, this, (int)getpid());
     CHECK(write(STDOUT_FILENO, line, (size_t)n) == n, "", "write");
 }
 
@@ -76,13 +70,6 @@ static void print_contract(int none)
     fflush(stdout);
 }
 
-static void print_world(int none)
-{
-    printf("rank %d of %d, local %d of %d, at %s\n", world.rank, world.size, world.local_rank,
-           world.local_size, world.address);
-    fflush(stdout);
-}
-
 static void print_inherited(int none)
 {
     sigset_t blocked;
@@ -90,8 +77,7 @@ static void print_inherited(int none)
     printf("inherited:");
     for (int fd = STDERR_FILENO + 1; fd < 64; fd++)
         if (fcntl(fd, F_GETFD) >= 0)
-            printf(" %s", fcntl(fd, F_GET_SEALS) >= 0             ? "memory"
-                          : fd == atoi(variable("DDP_LISTEN")) ? "listening" : "other");
+            printf(" %s", fd == atoi(variable("DDP_LISTEN")) ? "listening" : "other");
     sigprocmask(SIG_SETMASK, NULL, &blocked);
     printf("; blocked:");
     for (int signal = 1; signal < SIGSYS; signal++)
@@ -110,13 +96,11 @@ static void print_inherited(int none)
 static void on_signal(int signal)
 {
     char line[64];
-    int n = snprintf(line, sizeof line, "caught %s: rank %d\n", name_of(signal), world.rank);
+    int n = snprintf(line, sizeof line, "caught %s: rank %d\n", name_of(signal), this);
     if (write(STDOUT_FILENO, line, (size_t)n) != n)
         _exit(99);
-    if (signal == SIGINT || signal == SIGTERM) {
-        alive_done();
+    if (signal == SIGINT || signal == SIGTERM)
         _exit(128 + signal);
-    }
 }
 
 static void catch_signals(int none)
@@ -136,7 +120,6 @@ static void be_deaf(int none)
 
 static void wait_long(int none)
 {
-    alive_wait_begin();
     for (;;)
         pause();
 }
@@ -145,57 +128,6 @@ static void sleep_ms(int ms)
 {
     struct timespec left = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
     while (nanosleep(&left, &left) != 0)
-        continue;
-}
-
-// Imitates two threads that wait for a rank, one of them only for a moment.
-static void wait_twice(int ms)
-{
-    alive_wait_begin();
-    alive_wait_begin();
-    alive_wait_end();
-    sleep_ms(ms);
-    alive_wait_end();
-}
-
-static void beat(int ms)
-{
-    for (int i = 0; i < ms; i += 20) {
-        alive_beat();
-        sleep_ms(20);
-    }
-}
-
-// Imitates short steps until a signal asks the rank to stop.
-static void train(int none)
-{
-    interrupt_install(true);
-    say("ready");
-    while (!interrupt_requested())
-        beat(20);
-    alive_done();
-    leave_with(128 + interrupt_requested());
-}
-
-static void take_a_long_step(int none)
-{
-    interrupt_install(true);
-    say("ready");
-    for (;;)
-        beat(20);
-}
-
-static void get_what_never_comes(int none)
-{
-    char value;
-    interrupt_install(true);
-    say("ready");
-    store_get(&world, "never", &value, 1);
-}
-
-static void hang(int none)
-{
-    for (volatile unsigned i = 0;; i++)
         continue;
 }
 
@@ -217,34 +149,18 @@ static void have_child(int none)
 static void write_lines(int count)
 {
     for (int i = 0; i < count; i++)
-        dprintf(STDOUT_FILENO + i % 2, "line %d of rank %d\n", i, world.rank);
+        dprintf(STDOUT_FILENO + i % 2, "line %d of rank %d\n", i, this);
 }
 
-static void live(int step)
-{
-    if (!forked)
-        supervise_inherit();
-    alive_joined();
-    alive_step(2, step);
-}
-
-static void reduce(int count) { alive_collective_begin(1, "gradients", "all_reduce", count, ""); }
-
-static void be_done(int none)
-{
-    alive_done();
-}
+static void follow(int none) { supervise_inherit(); }
 
 static const struct {
     const char *name;
     void (*play)(int count);
 } parts[] = {
-    { "contract", print_contract }, { "world", print_world }, { "inherited", print_inherited },
-    { "catch", catch_signals }, { "deaf", be_deaf }, { "wait", wait_long },
-    { "twice", wait_twice }, { "beat", beat }, { "train", train }, { "step", take_a_long_step },
-    { "get", get_what_never_comes }, { "hang", hang }, { "sleep", sleep_ms },
-    { "exit", leave_with }, { "die", die_of }, { "child", have_child }, { "lines", write_lines },
-    { "live", live }, { "reduce", reduce }, { "done", be_done },
+    { "contract", print_contract }, { "inherited", print_inherited }, { "follow", follow },
+    { "catch", catch_signals }, { "deaf", be_deaf }, { "wait", wait_long }, { "sleep", sleep_ms },
+    { "exit", exit }, { "die", die_of }, { "child", have_child }, { "lines", write_lines },
 };
 
 static void play(const char *text)
@@ -263,23 +179,16 @@ static void play(const char *text)
 int main(int argc, char **argv)
 {
     char mine[32], now[32];
-    int rules = 1;
-    if (argc > 3 && strcmp(argv[1], "fork") == 0) {
-        spawn(&(SpawnConfig){ .ranks = atoi(argv[2]), .timeout = atof(argv[3]) }, &world);
-        forked = true;
-        rules = 4;
-    } else {
-        world.rank = atoi(variable("RANK"));
-        start = atoi(variable("TORCHELASTIC_RESTART_COUNT"));
-    }
-    snprintf(mine, sizeof mine, "%d", world.rank);
-    snprintf(now, sizeof now, "%d.%d", world.rank, start);
-    for (int i = rules; i < argc; i++) {
+    this = atoi(variable("RANK"));
+    start = atoi(variable("TORCHELASTIC_RESTART_COUNT"));
+    snprintf(mine, sizeof mine, "%d", this);
+    snprintf(now, sizeof now, "%d.%d", this, start);
+    for (int i = 1; i < argc; i++) {
         char *who = strtok(argv[i], "=");
         if (strcmp(who, "all") != 0 && strcmp(who, mine) != 0 && strcmp(who, now) != 0)
             continue;
         for (char *part; (part = strtok(NULL, ",")) != NULL;)
             play(part);
     }
-    leave_with(0);
+    return 0;
 }

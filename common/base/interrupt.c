@@ -1,5 +1,4 @@
 #include "interrupt.h"
-#include "alive.h"
 #include "check.h"
 
 #include <errno.h>
@@ -10,17 +9,17 @@
 // Atomic, not only sig_atomic_t: two signals may be handled at once, in two threads.
 static atomic_int received;     // the first signal that came; SIGUSR1 gives way to another
 static atomic_int stopped_by;   // the signal after which the ranks have agreed to stop
-static atomic_bool held, speaks, silenced;
+static atomic_bool held, agrees, speaks, silenced;     // agrees: held is set, or was
 
 static void on_signal(int signal)
 {
     int none = 0, early = SIGUSR1, kept = errno; // errno, which the interrupted code may read next
     if (signal == SIGUSR1 && received)
         return;
-    bool alone = signal != SIGUSR1 && rank_count() > 1 && !alive_here()->joined;
+    bool alone = signal != SIGUSR1 && rank_count() > 1 && !agrees;
     if (alone || (!atomic_compare_exchange_strong(&received, &none, signal) &&
                   !atomic_compare_exchange_strong(&received, &early, signal)))
-        leave_at_once(128 + signal);    // if the ranks have not met, nothing has to be saved
+        leave_at_once(128 + signal);    // a rank that stopped alone would leave the others waiting
     if (speaks && !silenced && signal != SIGUSR1)   // a batch system sends SIGUSR1: no user waits
         interrupt_announce();
     errno = kept;
@@ -59,7 +58,7 @@ int interrupt_requested(void)
     return received;
 }
 
-void interrupt_hold(void) { held = true; }
+void interrupt_hold(void) { held = agrees = true; }
 
 int interrupt_received(void) { return received; }
 
