@@ -20,6 +20,7 @@ launch.c 237
 03_ddp_fork 580
 03_ddp_fork:hunks 14
 04_ddp_launcher 310
+07_dist_eval 455
 '
 branch=02_data_parallel # a dead end: the next step is compared with the one before it
 optional='launch.c'     # a reader can skip it, so it does not count as reading
