@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two ranks must print the right losses in training. Then 1 to 4 ranks evaluate 34 images, in batches of 16, 16 and 2,
-# and must find the loss and the accuracies of one rank. At last, eval_sum must add up made-up counts (check.c) of two
-# ranks with unequal shares, one of which has a loss that is not finite.
+# and must find the loss and the accuracies of one rank. If a loss on rank 1 is infinite (check.c), no rank may print a
+# result.
 # fails with: the loss does not depend on the number of ranks
-build --with check.c --wrap eval_sum
+build --with check.c --wrap result_count
 same=(-b 16 --seed 5)
 learner two 2 "${same[@]}"
 finished right 2 "${same[@]}" --save net.st
@@ -30,15 +30,9 @@ beside "nor does the accuracy" 1e-9 ranks "top1 of 1 rank" expected.top1 "your t
 why="Top 5 counts an image if its label is among the five largest logits. It is a count, like top 1."
 beside "nor does the top-5 accuracy" 1e-9 ranks "top5 of 1 rank" expected.top5 "your top5" found.top5 shares shares
 
-SPY=1 learner sums 2 "${same[@]}" --train-samples 16
-printf '%s\n' "sum of losses" images "right in top 1" "right in top 5" "the last batch's sum of losses" "its images" \
-    "right in top 1 of these" "losses that are not finite" >names
-printf '%s\n' "6 + 2.5" "3 + 1" "2 + 0" "3 + 1" "4 + 2.5" "2 + 1" "1 + 0" "0 + 1" >shares
-printf '%s\n' 8.5 4 2 4 6.5 3 1 1 >expected
-for rank in 0 1; do
-    sed -n "s/^spy: rank $rank: //p" sums.out | head -1 | tr ' ' '\n' >found
-    why="In training, equal shares hide a mean of means. But eval_sum promises the sum of all ranks' counts, for any
-shares. And a loss that is not finite on any rank must end the run on all of them, so all must know of it."
-    beside "rank $rank gets the sums of all ranks' counts" 1e-9 row expected expected found found ranks shares \
-        what names
-done
+BAD_LOSS=1 try_learner bad 2 "${same[@]}" --test-samples 34 --evaluate --resume net.st
+why="Here a loss of rank 1 is infinite. It is left out of loss_sum, and counted in not_finite. Rank 0 learns of it
+only if the Stats that eval_end returns have the sum of all ranks' not_finite."
+equal "if a loss on rank 1 is infinite, rank 0 prints no result" "no test_loss" \
+    "$(value bad.0.jsonl eval test_loss | grep . || echo "no test_loss")"
+[ "$status" != 0 ] || wrong "and the run fails" < <(last_lines bad)
