@@ -72,7 +72,12 @@ equal()
     if [ "$2" = "$3" ]; then passed "$1"; else wrong "$1" < <(expected "$2" "$3"); fi
 }
 
-expected() { printf 'expected  %s\nfound     %s\n' "${1:-nothing}" "${2:-nothing}"; }
+# Further lines of a text are indented like its first.
+expected()
+{
+    sed '1!s/^/          /' <<<"expected  ${1:-nothing}"
+    sed '1!s/^/          /' <<<"found     ${2:-nothing}"
+}
 
 # near WHAT TOLERANCE EXPECTED FOUND: the numbers differ by no more than the tolerance.
 near()

@@ -82,7 +82,7 @@ few_files() { (ulimit -n "$@" && with "" ); }
 expect 1 "this process may have only 40 open files, but needs up to 41" few_files 40
 expect 0 "$one alone ==" few_files -S 40
 pairs() { (ulimit -n "$1" && "$BUILD/03_ddp_fork/train" -n 2 "${tiny[@]}"); }
-expect 1 "this process may have only 47 open files, but needs up to 48" pairs 47
+expect 1 "this process may have only 45 open files, but needs up to 46" pairs 45
 
 if unshare -rn true 2>/dev/null; then
     without_network() { unshare -rn timeout -k 5 60 "$@" "${tiny[@]}" --timeout 5; }
