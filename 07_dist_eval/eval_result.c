@@ -95,16 +95,16 @@ static void print_predictions(const Result *r, FILE *out)
 {
     const Data *data = r->data;
     char file[1024] = "", own[16], other[16];
-    fprintf(out, "index,label,prediction,class,predicted%s\n", data->folder ? ",file" : "");
+    fprintf(out, "index,label,prediction,class,predicted%s\n", data->test.pictures ? ",file" : "");
     for (int i = 0; i < data->test.count * data->test.per_row; i++) {
         const Verdict *v = &r->verdicts[i];
         if (v->label < 0)
             continue;       // a picture that was skipped
-        if (data->folder)
+        if (data->test.pictures)
             picture_file(&data->test, i, file, sizeof file);
         fprintf(out, "%d,%d,%d,%s,%s%s%s\n", i, v->label, v->prediction,
                 class_name(r, v->label, own), class_name(r, v->prediction, other),
-                data->folder ? "," : "", file);
+                data->test.pictures ? "," : "", file);
     }
 }
 

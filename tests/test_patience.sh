@@ -21,18 +21,17 @@ slowly()
 }
 line() { grep -qE "rank 1 of 2 \(.*\) has been $1 for 2(\.[0-9]+)? s: " output; }
 
-# 64 training pictures are read once each, for the checksum; training reads them again.
 for workers in 0 2; do
-    expect 0 "weight hash" slowly read train/ 70 4000 "${pictures[@]}" -j $workers
+    expect 0 "weight hash" slowly read train/ 6 4000 "${pictures[@]}" -j $workers
     check "-j $workers: a picture in training" line "reading pictures/train/[^ ]*"
 done
 expect 0 "weight hash" slowly open train/ 3 4000 "${pictures[@]}"
-check "a picture at the start" line "opening pictures/train/[^ ]*"
+check "opening a picture" line "opening pictures/train/[^ ]*"
 expect 0 "weight hash" slowly read text.txt 1 4000 -a gpt --block 16 --width 16 --heads 2 --layers 1 --max-steps 2 \
     --data text:text.txt -b 2 --threads 1 --epochs 1
 check "a text" line "reading text.txt"
-expect 1 " has been reading pictures/val/" slowly read val/ 3 20000 "${pictures[@]}" --patience 4
-check "a line first" line "reading pictures/val/[^ ]*"
+expect 1 " has been reading pictures/train/" slowly read train/ 3 20000 "${pictures[@]}" --patience 4
+check "a line first" line "reading pictures/train/[^ ]*"
 check "the hint" grep -q "hint: .*--patience SECONDS gives more time" output
 
 paused()
