@@ -95,7 +95,7 @@ ends init " with --init"
 
 # A network in which param_count and grad_count differ.
 new=(--arch resnet18 --train-samples 6 --test-samples 1 -b 1)
-finished wide.begun 3 "${new[@]}" --max-steps 1 --save wide.st
+finished wide.begun 1 "${new[@]}" -b 3 --max-steps 1 --save wide.st
 try_learner wide 3 "${new[@]}" --resume wide.st
 begins wide "$wide" weights statistics momentum
 [ "$status" = 0 ] || wrong "the run with ResNet-18 succeeds" < <(last_lines wide)
