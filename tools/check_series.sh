@@ -15,7 +15,7 @@ limits='
 spawn.c 150
 ddp.c 220
 amp.c 280
-launch.c 350
+launch.c 352
 03_ddp_fork 550
 03_ddp_fork:hunks 14
 04_ddp_launcher 370
