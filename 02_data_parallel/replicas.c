@@ -5,31 +5,25 @@
 //   scatter      the inputs of a batch          ==>       their piece of them
 //   forward      its own piece                            their piece
 //   gather       the logits of the whole batch  <==       those of their piece
-//   loss         the caller's                             -
+//   (loss)       the caller's                             -
 //   scatter      the gradient of the logits     ==>       their piece of it
 //   backward     its own piece                            their piece
 //   reduce       adds up the gradients          <==       those of their piece
-//   optimizer    the caller's                             -
+//   (optimizer)  the caller's                             -
 //
 // In every step, the first device sends the whole model and receives all gradients. While it adds
 // them up and runs the optimizer, the others idle.
-//
-// A phase ends when all devices have finished it: each thread waits for its own device and then for
-// the other threads (team.h), so no thread reads data before it is written.
 #include "replicas.h"
 #include "check.h"
 #include "clock.h"
+#include "network.h"
 #include "team.h"
 #include "trace.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPLICAS_MAX = 64 };
-
-typedef enum Phase {
-    BROADCAST, SCATTER, FORWARD, GATHER, LOSS, SCATTER_BACK, BACKWARD, REDUCE, BETWEEN, PHASES
-} Phase;
+enum { REPLICAS_MAX = 64, PHASES_MAX = 8 };
 
 typedef struct Replica {
     Replicas *all;
@@ -42,6 +36,8 @@ typedef struct Replica {
     char name[24];          // "device 1"
 } Replica;
 
+typedef void Part(Replica *replica);
+
 struct Replicas {
     int count;
     Replica replica[REPLICAS_MAX];
@@ -50,21 +46,27 @@ struct Replicas {
     const float *inputs;    // of the batch, on the first device
     bool training;
     float *scratch;         // on the first device: a copy of another device's gradients, or NULL
-    Link link;
-
-    Phase phase;
-    double last;            // s: when the last phase ended; 0: not timed
-    double seconds[PHASES];
-    int64_t times[PHASES];
+    Network network;
     Team *team;             // a thread per replica; the caller's thread serves the first
+    const char *phase;      // what all threads do now
+    Part *part;
+    int64_t steps;          // training steps since the last report
+    double began;           // s: when the first of them began
+    const char *phases[PHASES_MAX];     // their names, in order
+    double seconds[PHASES_MAX];         // that each took, in all these steps
 };
 
 // --- what a device does in each phase ------------------------------------------------------------
 
+// Between devices. On a CPU they share memory: then the bytes only cross the simulated network.
 static void copy(Replica *replica, float *to, const float *from, size_t count)
 {
+    Stream *stream = device_stream(replica->device);
+    NetworkMessage message = { &replica->all->network, count * sizeof *to };
     if (to != from)
-        link_copy(&replica->all->link, replica->device, to, from, count * sizeof *to);
+        copy_on_device(stream, to, from, message.bytes);
+    if (message.network->rate > 0)
+        stream_enqueue(stream, network_send, &message, sizeof message);
 }
 
 // Copies the parameters and BatchNorm's running statistics. Training changes the statistics on
@@ -72,6 +74,8 @@ static void copy(Replica *replica, float *to, const float *from, size_t count)
 static void broadcast(Replica *replica)
 {
     const Model *from = replica->all->replica[0].model;
+    if (replica->model == from)
+        return;
     copy(replica, replica->model->params, from->params, from->param_count);
     copy(replica, replica->model->buffers, from->buffers, from->buffer_count);
 }
@@ -95,16 +99,18 @@ static void gather_logits(Replica *replica)
 {
     const Model *to = replica->all->replica[0].model;
     size_t each = (size_t)(to->config.classes * to->per_row);
-    copy(replica, to->logits + (size_t)replica->first * each, replica->model->logits,
-         (size_t)replica->rows * each);
+    if (replica->model != to)
+        copy(replica, to->logits + (size_t)replica->first * each, replica->model->logits,
+             (size_t)replica->rows * each);
 }
 
 static void scatter_dlogits(Replica *replica)
 {
     const Model *from = replica->all->replica[0].model;
     size_t each = (size_t)(from->config.classes * from->per_row);
-    copy(replica, replica->model->dlogits, from->dlogits + (size_t)replica->first * each,
-         (size_t)replica->rows * each);
+    if (replica->model != from)
+        copy(replica, replica->model->dlogits, from->dlogits + (size_t)replica->first * each,
+             (size_t)replica->rows * each);
 }
 
 static void backward(Replica *replica) { model_backward(replica->model, NULL, NULL); }
@@ -115,77 +121,46 @@ static void reduce(Replica *replica)
 {
     Replicas *all = replica->all;
     Model *model = replica->model;
+    if (replica != all->replica)
+        return;
     for (int i = 1; i < all->count && all->replica[i].rows > 0; i++) {
         float *theirs = all->replica[i].model->grads;
         float *here = all->scratch ? all->scratch : theirs;
-        link_copy(&all->link, replica->device, here, theirs, model->grad_count * sizeof *here);
+        copy(replica, here, theirs, model->grad_count);
         add_into(model->ops, model->grad_count, model->grads, here);
     }
 }
 
-static const struct {
-    const char *name;
-    void (*part)(Replica *replica);
-} phases[PHASES] = {
-    [BROADCAST] = { "broadcast", broadcast },
-    [SCATTER] = { "scatter", scatter_inputs },
-    [FORWARD] = { "forward", forward },
-    [GATHER] = { "gather", gather_logits },
-    [LOSS] = { "loss", NULL },
-    [SCATTER_BACK] = { "scatter gradient", scatter_dlogits },
-    [BACKWARD] = { "backward", backward },
-    [REDUCE] = { "reduce", reduce },
-    [BETWEEN] = { "optimizer and data", NULL },
-};
+// --- a step --------------------------------------------------------------------------------------
 
-// --- phases and the clock ------------------------------------------------------------------------
-
-// If replica i has rows, runs its part of the current phase and waits until the part is finished.
-static void do_phase(void *arg, int i)
+static void do_part(void *arg, int i)
 {
     Replicas *all = arg;
-    Replica *replica = &all->replica[i];
-    if (replica->rows == 0)
+    if (all->replica[i].rows == 0)
         return;
-    trace_begin(phases[all->phase].name);
-    phases[all->phase].part(replica);
-    stream_sync(device_stream(replica->device));
+    trace_begin(all->phase);
+    all->part(&all->replica[i]);
+    stream_sync(device_stream(all->replica[i].device));
     trace_end();
 }
 
-// Adds to this phase the time since the last call. Evaluation is not timed.
-static void count_time(Replicas *all, Phase phase)
-{
-    double now = clock_now();
-    if (all->last && all->training) {
-        all->seconds[phase] += now - all->last;
-        all->times[phase]++;
-    }
-    all->last = all->training ? now : 0;
-}
-
-static void on_all(Replicas *all, Phase phase)
-{
-    all->phase = phase;
-    team_run(all->team, do_phase, all);
-    count_time(all, phase);
-}
-
-static void on_first(Replicas *all, Phase phase)
-{
-    all->phase = phase;
-    do_phase(all, 0);
-    count_time(all, phase);
-}
-
-// Waits for the caller's work on the first device. Then the others may read its results.
-static void after_caller(Replicas *all, Phase phase)
+// Begins when the first device has finished what the caller gave it. Each thread waits for its own
+// device, and then for the other threads. So no thread reads data before it is written.
+static void on_all(Replicas *all, const char *phase, Part *part)
 {
     stream_sync(device_stream(all->replica[0].device));
-    count_time(all, phase);
+    double begin = clock_now();
+    int i = 0;
+    all->phase = phase;
+    all->part = part;
+    team_run(all->team, do_part, all);
+    if (!all->training)
+        return;
+    while (all->phases[i] && all->phases[i] != phase)
+        i++;
+    all->phases[i] = phase;
+    all->seconds[i] += clock_now() - begin;
 }
-
-// --- a step --------------------------------------------------------------------------------------
 
 int replicas_chunk(const Replicas *replicas, int batch)
 {
@@ -197,7 +172,7 @@ int replicas_chunk(const Replicas *replicas, int batch)
 static void cut_batch(Replicas *all, int rows)
 {
     int size = replicas_chunk(all, rows);
-    all->link.bytes = 0;
+    all->network.bytes = 0;
     for (int i = 0; i < all->count; i++) {
         int first = i * size < rows ? i * size : rows;
         all->replica[i].first = first;
@@ -209,64 +184,63 @@ void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool tr
 {
     replicas->inputs = inputs;
     replicas->training = training;
-    after_caller(replicas, BETWEEN);
+    if (training && replicas->steps++ == 0)
+        replicas->began = clock_now();
     cut_batch(replicas, rows);
-    on_all(replicas, BROADCAST);
-    on_all(replicas, SCATTER);
-    on_all(replicas, FORWARD);
-    on_all(replicas, GATHER);
+    on_all(replicas, "broadcast", broadcast);
+    on_all(replicas, "scatter", scatter_inputs);
+    on_all(replicas, "forward", forward);
+    on_all(replicas, "gather", gather_logits);
 }
 
 void replicas_backward(Replicas *replicas)
 {
-    after_caller(replicas, LOSS);
-    on_all(replicas, SCATTER_BACK);
-    on_all(replicas, BACKWARD);
-    on_first(replicas, REDUCE);
+    on_all(replicas, "scatter gradient", scatter_dlogits);
+    on_all(replicas, "backward", backward);
+    on_all(replicas, "reduce", reduce);
 }
 
 // --- what it cost --------------------------------------------------------------------------------
 
-static void report_phases(const Replicas *all, Log *log)
+static void report_phases(Replicas *all, Log *log)
 {
     char text[512] = "";
-    double sum = 0;
-    for (int i = 0; i < PHASES; i++) {
-        double ms = all->times[i] ? 1e3 * all->seconds[i] / (double)all->times[i] : 0;
-        size_t end = strlen(text);
-        snprintf(text + end, sizeof text - end, "%s%s %.1f", i ? " | " : "", phases[i].name, ms);
-        sum += ms;
+    double to_ms = 1e3 / (double)all->steps, step = to_ms * (clock_now() - all->began), rest = step;
+    for (int i = 0; i < PHASES_MAX && all->phases[i]; i++) {
+        double ms = to_ms * all->seconds[i];
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s %.1f | ", all->phases[i], ms);
+        all->seconds[i] = 0;
+        rest -= ms;
     }
-    log_say(log, "   == a step's %.1f ms: %s", sum, text);
+    all->steps = 0;
+    log_say(log, "   == a step's %.1f ms: %sloss, optimizer and data %.1f", step, text, rest);
 }
 
 void replicas_report(Replicas *replicas, Log *log)
 {
     char text[40 * REPLICAS_MAX] = "";
-    if (replicas->times[REDUCE] > 0)
+    if (replicas->steps > 0)
         report_phases(replicas, log);
     for (int i = 0; i < replicas->count; i++) {
         const Replica *replica = &replicas->replica[i];
-        size_t end = strlen(text);
-        snprintf(text + end, sizeof text - end, "%s%s: %zu MiB", i ? ", " : "", replica->name,
-                 device_peak_bytes(replica->device) >> 20);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s: %zu MiB", i ? ", " : "",
+                 replica->name, device_peak_bytes(replica->device) >> 20);
     }
     log_say(log, "   == memory: %s (peak)", text);
-    link_report(&replicas->link, log);
-    replicas->last = 0;
-    memset(replicas->seconds, 0, sizeof replicas->seconds);
-    memset(replicas->times, 0, sizeof replicas->times);
+    if (replicas->network.rate > 0)
+        log_say(log, "   == link: %.3f MB in the last step", (double)replicas->network.bytes / 1e6);
 }
 
-// --- options -------------------------------------------------------------------------------------
+// --- from beginning to end -----------------------------------------------------------------------
 
 void replicas_options(Args *args, ReplicasConfig *config)
 {
-    *config = (ReplicasConfig){ 0 };
     args_add(args, ARGS_ROWS(
         { "devices", 0, ARG_LIST, &config->devices, "N|LIST",
-          "number of devices, or a list such as 0,2 [all GPUs; CPU: 2]", 1, REPLICAS_MAX }));
-    link_options(args, &config->shared_link);
+          "number of devices, or a list such as 0,2 [all GPUs; CPU: 2]", 1, REPLICAS_MAX },
+        { "shared-link", 0, ARG_DOUBLE, &config->shared_link, "MB/S",
+          "simulate one link that all devices share: this rate, and 1 ms of latency (0: off)",
+          .min = 0, .max = 1e6 }));
 }
 
 // Fills in the devices' numbers, and returns how many. By default all GPUs, or two parts of a CPU.
@@ -278,15 +252,13 @@ static int choose_devices(const char *wanted, int numbers[REPLICAS_MAX])
     return args_count_or_list(wanted ? wanted : all, numbers);
 }
 
-// --- from beginning to end -----------------------------------------------------------------------
-
 Replicas *replicas_open(const ReplicasConfig *config, int threads)
 {
     int numbers[REPLICAS_MAX];
     Replicas *all = xcalloc(1, sizeof *all);
     all->count = choose_devices(config->devices, numbers);
     all->team = team_new(all->count);
-    all->link.rate = config->shared_link;
+    all->network.rate = config->shared_link;
     threads = device_share(all->count, threads, true);
     for (int i = 0; i < all->count; i++) {
         Replica *replica = &all->replica[i];
@@ -323,6 +295,7 @@ static void remove_copy(void *arg, int i)
     device_free(replica->device, replica->buffer);
     model_free(replica->model);
     ops_free(replica->ops);
+    device_close(replica->device);
 }
 
 void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops)
@@ -341,8 +314,6 @@ void replicas_close(Replicas *replicas)
 {
     team_run(replicas->team, remove_copy, replicas);
     team_free(replicas->team);
-    for (int i = 1; i < replicas->count; i++)
-        device_close(replicas->replica[i].device);
     device_use(replicas->replica[0].device);
     device_free(replicas->replica[0].device, replicas->scratch);
     free(replicas);

@@ -1,7 +1,6 @@
 // replicas.h - one model on several devices of one process, as torch.nn.DataParallel does it.
 #pragma once
 #include "args.h"
-#include "link.h"
 #include "log.h"
 #include "model.h"
 
@@ -9,7 +8,6 @@ typedef struct ReplicasConfig {
     const char *devices;    // "2": that many; "0,2": these; NULL: all GPUs, or 2 parts of a CPU
     double shared_link;     // MB/s of a simulated link that all devices share; 0: none
 } ReplicasConfig;
-// Sets the defaults and adds the options.
 void replicas_options(Args *args, ReplicasConfig *config);
 
 typedef struct Replicas Replicas;
@@ -33,7 +31,5 @@ void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool tr
 // The first model's dlogits, all rows -> the gradients of the whole batch, in that model. This also
 // waits for the devices.
 void replicas_backward(Replicas *replicas);
-
-// Prints how long each phase of a step took on average since the last call, each device's memory,
-// and link_report's line.
+// Prints a step's mean times of phases since the last call, and each device's memory.
 void replicas_report(Replicas *replicas, Log *log);

@@ -333,7 +333,7 @@ static void open_data(Job *job)
     const Config *c = job->config;
     if (job->save && !checkpoint_claim(job->save, job->from, &error))
         FAIL_ERROR(&error);
-    if (!data_open_part(&job->data, &c->data, c->seed, job->world.rank, job->world.size, &error))
+    if (!data_open(&job->data, &c->data, c->seed, &error))
         FAIL_ERROR(&error);
     if (c->dry_run)
         data_cut(&job->data, global_batch(job));

@@ -3,11 +3,8 @@
 #pragma once
 #include "args.h"
 #include "comm.h"
-#include "data.h"
-#include "ddp.h"
-#include "log.h"
-#include "model.h"
 #include "eval_result.h"
+#include "model.h"
 
 typedef struct EvalConfig {
     bool show_naive;
@@ -15,13 +12,9 @@ typedef struct EvalConfig {
 } EvalConfig;
 void eval_options(Args *args, EvalConfig *config);
 
-// On rank 0: claims the file of --predictions, or fails (output_lock).
-void eval_probe(const EvalConfig *config, const World *world);
-
 typedef struct Eval Eval;
-// Connects to the other ranks: all of them must call it.
-Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *world, Model *model,
-               const Data *data, Log *log);
+// Fails on rank 0 if it cannot write the file of --predictions.
+Eval *eval_new(const EvalConfig *config, Comm *comm, Model *model, const Data *data);
 void eval_free(Eval *eval);
 
 // In each evaluation, all ranks call:
@@ -39,12 +32,8 @@ void eval_begin(Eval *eval, Loader *loader);
 void eval_batch(Eval *eval, const Batch *batch);
 // Waits for all ranks. Returns the sum of their counts; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
-// On rank 0: does for the last evaluation what --show-naive, --per-class and --predictions ask.
-void eval_print(Eval *eval);
+// On rank 0: what --show-naive, --per-class and --predictions ask for.
+void eval_print(Eval *eval, Log *log);
 
-// The sum of all ranks' counts. Waits for the other ranks.
-Stats eval_sum(Eval *eval, const Stats *mine);
-// log_step with the sums of all ranks. Starts the sums but waits for them only at the end of an
-// epoch or a run: otherwise eval_catch_up, called after the next step, prints the line.
-void eval_log_step(Eval *eval, const LogStep *line);
-void eval_catch_up(Eval *eval);
+// The sum of all ranks' statistics of training. Waits for the other ranks.
+Stats eval_sum(Eval *eval, Stats mine);

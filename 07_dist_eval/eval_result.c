@@ -15,18 +15,11 @@ void result_options(Args *args, ResultConfig *config)
           "write the predictions of the last evaluation (CSV, for ./ddp plot)", .output = true }));
 }
 
-bool result_claim(const ResultConfig *config, Error *err)
-{
-    return !config->predictions || output_lock(config->predictions, OUTPUT_TABLE, err);
-}
-
 // --- counting ------------------------------------------------------------------------------------
-
-enum { IMAGES, TOP1, TOP5, COUNTS };    // of each class
 
 void result_init(Result *r, const Data *data, bool verdicts)
 {
-    *r = (Result){ .data = data, .counted = COUNTS * (size_t)data->test.classes + 1 };
+    *r = (Result){ .data = data, .counted = COUNTS * (size_t)data->test.classes + TOTALS };
     r->counts = xcalloc(r->counted, sizeof *r->counts);
     if (verdicts)
         r->verdicts = xcalloc((size_t)data->test.count * data->test.per_row, sizeof *r->verdicts);
@@ -38,32 +31,37 @@ void result_free(Result *r)
     free(r->counts);
 }
 
-void result_clear(Result *r)
+static int64_t *totals(const Result *r) { return r->counts + r->counted - TOTALS; }
+
+void result_count(Result *r, const Verdict *verdicts, size_t count)
 {
-    r->stats = (Stats){ 0 };
     memset(r->counts, 0, r->counted * sizeof *r->counts);
+    for (const Verdict *v = verdicts; v < verdicts + count; v++) {
+        if (v->label < 0)
+            continue;
+        int64_t *of_class = r->counts + COUNTS * v->label, *all = totals(r);
+        double loss = isfinite(v->loss) ? fmin(v->loss, 0x1p30) : 0, whole = floor(loss);
+        all[LOSS] += (int64_t)whole;
+        all[FRACTION] += (int64_t)rint(ldexp(loss - whole, 32));
+        all[NOT_FINITE] += !isfinite(v->loss);
+        of_class[IMAGES]++;
+        of_class[TOP1] += v->before < 1;
+        of_class[TOP5] += v->before < 5;
+    }
 }
 
-void result_count(Result *r, const Verdict *v)
+Stats result_stats(const Result *r)
 {
-    if (v->label < 0)
-        return;
-    double loss = isfinite(v->loss) ? v->loss : 0, whole = floor(loss);
-    int64_t *fraction = &r->counts[r->counted - 1];
-    *fraction += (int64_t)rint(ldexp(loss - whole, 32));
-    r->stats.loss_sum += whole + (double)(*fraction >> 32);
-    *fraction &= 0xffffffff;
-    r->stats.not_finite += !isfinite(v->loss);
-    r->stats.count++;
-    r->stats.correct1 += v->before < 1;
-    r->stats.correct5 += v->before < 5;
-    int64_t *counts = r->counts + COUNTS * v->label;
-    counts[IMAGES]++;
-    counts[TOP1] += v->before < 1;
-    counts[TOP5] += v->before < 5;
+    const int64_t *all = totals(r);
+    Stats stats = { .loss_sum = (double)all[LOSS] + ldexp((double)all[FRACTION], -32),
+                    .not_finite = all[NOT_FINITE] };
+    for (const int64_t *of_class = r->counts; of_class < all; of_class += COUNTS) {
+        stats.count += of_class[IMAGES];
+        stats.correct1 += of_class[TOP1];
+        stats.correct5 += of_class[TOP5];
+    }
+    return stats;
 }
-
-void result_sum(Result *r) { r->stats.loss_sum += ldexp((double)r->counts[r->counted - 1], -32); }
 
 // --- printing and writing ------------------------------------------------------------------------
 
@@ -96,19 +94,17 @@ static void print_class(const Result *r, int label, Log *log)
 static void print_predictions(const Result *r, FILE *out)
 {
     const Data *data = r->data;
-    char file[1024], own[16], other[16];
-    fprintf(out, "index,label,prediction,class,predicted%s\n", data->folder ? ",file" : "");
+    char file[1024] = "", own[16], other[16];
+    fprintf(out, "index,label,prediction,class,predicted%s\n", data->test.pictures ? ",file" : "");
     for (int i = 0; i < data->test.count * data->test.per_row; i++) {
         const Verdict *v = &r->verdicts[i];
         if (v->label < 0)
             continue;       // a picture that was skipped
-        fprintf(out, "%d,%d,%d,%s,%s", i, v->label, v->prediction, class_name(r, v->label, own),
-                class_name(r, v->prediction, other));
-        if (data->folder) {
+        if (data->test.pictures)
             picture_file(&data->test, i, file, sizeof file);
-            fprintf(out, ",%s", file);
-        }
-        fprintf(out, "\n");
+        fprintf(out, "%d,%d,%d,%s,%s%s%s\n", i, v->label, v->prediction,
+                class_name(r, v->label, own), class_name(r, v->prediction, other),
+                data->test.pictures ? "," : "", file);
     }
 }
 
@@ -130,11 +126,4 @@ void result_print(const Result *r, const ResultConfig *config, Log *log)
         print_class(r, label, log);
     if (config->predictions)
         write_predictions(r, config->predictions);
-}
-
-void result_end(const Result *r, const ResultConfig *config, Log *log)
-{
-    if (r->stats.count == 0 && config->predictions)
-        log_say(log, "   == not written: %s, since the run ended before its first test",
-                config->predictions);
 }

@@ -1,4 +1,4 @@
-// eval_result.h - the result of an evaluation: sums, each class's accuracy, and all predictions.
+// eval_result.h - the counts of an evaluation, each class's accuracy, and all predictions.
 #pragma once
 #include "args.h"
 #include "data.h"
@@ -10,13 +10,14 @@ typedef struct ResultConfig {
     const char *predictions;    // file, or NULL
 } ResultConfig;
 void result_options(Args *args, ResultConfig *config);
-// With --predictions: claims its file, or fails (output_lock).
-bool result_claim(const ResultConfig *config, Error *err);
 
+// All counts are integers, so that their sum over ranks does not depend on the order. A loss, at
+// most 2^30, is rounded to a multiple of 2^-32; the whole parts and the fractions are two sums.
+enum { IMAGES, TOP1, TOP5, COUNTS };                    // of each class
+enum { LOSS, FRACTION, NOT_FINITE, TOTALS };            // of all
 typedef struct Result {
     const Data *data;
-    Stats stats;
-    int64_t *counts;        // (classes, 3): all, in the top 1, top 5; then one for result_count
+    int64_t *counts;        // (classes, COUNTS), then (TOTALS)
     size_t counted;         // length of counts
     Verdict *verdicts;      // one per test label, in their order, or NULL
 } Result;
@@ -24,17 +25,10 @@ typedef struct Result {
 // verdicts: allocates one per label; the caller fills them.
 void result_init(Result *result, const Data *data, bool verdicts);
 void result_free(Result *result);
-void result_clear(Result *result);
-
-// Adds a verdict, unless its label is negative. The loss is rounded to a multiple of 2^-32. The
-// sum's whole part is in stats.loss_sum, its fraction in the last element of counts. Both are sums
-// of integers, so they do not depend on the order.
-void result_count(Result *result, const Verdict *verdict);
-// Adds the losses' fractions to stats.loss_sum. Call it once, after the sum over all processes.
-void result_sum(Result *result);
-
+// Sets the counts to those of these verdicts. Padding, with a negative label, does not count.
+void result_count(Result *result, const Verdict *verdicts, size_t count);
+// The totals of the counts.
+Stats result_stats(const Result *result);
 // Logs a line for each class and writes the file of predictions, if the options ask for them. The
-// file appears complete or not at all. Fails if the file cannot be written.
+// file appears complete or not at all. Fails if it cannot be written.
 void result_print(const Result *result, const ResultConfig *config, Log *log);
-// At the end of a run: names the file if it was not written because no evaluation took place.
-void result_end(const Result *result, const ResultConfig *config, Log *log);

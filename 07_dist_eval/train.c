@@ -239,11 +239,12 @@ static void report(Job *job)
         .step = job->state.step,
         .steps = steps_per_epoch(job),
         .final = should_stop(job),
-        .stats = read_finite(job, job->train_stats),
+        .stats = eval_sum(job->eval, read_finite(job, job->train_stats)),
+        .all_ranks = true,
         .lr = learning_rate(job, job->state.step - 1),
         .data_wait_ms = loader_wait_ms(job->train),
     };
-    eval_log_step(job->eval, &line);
+    log_step(job->log, &line);
 }
 
 // ---- Evaluating and saving ----------------------------------------------------------------------
@@ -264,7 +265,7 @@ static Stats evaluate(Job *job)
     if (stats.not_finite > 0)
         fail_diverged(&mine, job->state.epoch + 1, job->state.step);
     log_test(job->log, &stats, job->config->checkpoint.evaluate);
-    eval_print(job->eval);
+    eval_print(job->eval, job->log);
     return stats;
 }
 
@@ -287,8 +288,7 @@ static void save(Job *job, const char *suffix)
 // no file holds weights that differ between ranks.
 static void save_midway(Job *job)
 {
-    Stats mine = read_finite(job, job->train_stats);
-    job->state.running = eval_sum(job->eval, &mine);
+    job->state.running = eval_sum(job->eval, read_finite(job, job->train_stats));
     if (job->config->checkpoint.save)
         ddp_compare(job->ddp, model_hash(job->model));
     save(job, "");
@@ -339,7 +339,6 @@ static bool train_epoch(Job *job)
         replay_run(job->replay, key, train_step, job);
         stop_agree(job->stop);
         count_step(job);
-        eval_catch_up(job->eval);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
             report(job);
         if (checkpoint_due(&job->config->checkpoint, &job->state) && job->state.step < steps)
@@ -362,7 +361,7 @@ static void open_data(Job *job)
     const Config *c = job->config;
     if (job->save && !checkpoint_claim(job->save, job->from, &error))
         FAIL_ERROR(&error);
-    if (!data_open_part(&job->data, &c->data, c->seed, job->world.rank, job->world.size, &error))
+    if (!data_open(&job->data, &c->data, c->seed, &error))
         FAIL_ERROR(&error);
     if (c->dry_run)
         data_cut(&job->data, global_batch(job));
@@ -382,8 +381,8 @@ static void open_model(Job *job)
     job->optim = optim_new(&c->optim, job->model);
     job->scalars = scalars_new(job->device);
     job->train_stats = device_alloc(job->device, sizeof(Stats));
-    job->eval = eval_new(&c->eval, &c->ddp, &job->world, job->model, &job->data, job->log);
     job->ddp = ddp_new(&c->ddp, &job->world, job->model);
+    job->eval = eval_new(&c->eval, ddp_comm(job->ddp), job->model, &job->data);
     job->amp = amp_new(&c->amp, job->model, job->ddp, job->scalars);
     job->stop = stop_new(job->model, ddp_comm(job->ddp));
     sampler_init(&job->sampler, job->data.train.count, c->shuffle, c->drop_last, c->seed,
@@ -504,7 +503,6 @@ static int run(Job *job)
 {
     rendezvous(&job->config->rendezvous, job->args, &job->world);
     choose_files(job);
-    eval_probe(&job->config->eval, &job->world);
     interrupt_install(true);
     virtual_divide(&job->virtual, &job->config->virtual, &job->world);
     trace_open(job->config->log.trace);

@@ -139,9 +139,20 @@ endfunction()
 
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
-find_package(JPEG REQUIRED)
-find_package(PNG REQUIRED)
-set(DDP_FORMATS ddp::JANSSON ZLIB::ZLIB JPEG::JPEG PNG::PNG)     # of the files that are read
+find_package(JPEG QUIET)
+find_package(PNG QUIET)
+set(PICTURES_MISSING "")
+if(NOT JPEG_FOUND)
+    ddp_missing(PICTURES_MISSING libjpeg-turbo)
+endif()
+if(NOT PNG_FOUND)
+    ddp_missing(PICTURES_MISSING libpng)
+endif()
+list(JOIN PICTURES_MISSING ", " PICTURES_MISSING)
+set(DDP_FORMATS ddp::JANSSON ZLIB::ZLIB)        # of the files that are read
+if(NOT PICTURES_MISSING)
+    list(APPEND DDP_FORMATS JPEG::JPEG PNG::PNG)
+endif()
 find_package(OpenMP COMPONENTS C)
 if(NOT OpenMP_C_FOUND)
     message(FATAL_ERROR "${CMAKE_C_COMPILER} has no OpenMP; clang needs: apt install libomp-dev")
@@ -174,7 +185,7 @@ function(ddp_objects target rooms)
 
     # Only the files that compute with many numbers on the CPU are compiled for DDP_MARCH.
     set(numbers ${sources})
-    list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|attention_cpu|pool_cpu|gloo_reduce)\\.c$")
+    list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|attention_cpu|pool_cpu|gloo_reduce|pictures)\\.c$")
     set(options ${DDP_MACHINE} -ffp-contract=fast -fno-math-errno
         # clang warns when a loop could not be vectorized, and clang 19 when the processor has AVX10.
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed;-Wno-unknown-warning-option;-Wno-invalid-feature-combination>")
@@ -195,10 +206,11 @@ function(ddp_objects target rooms)
     list(FILTER operations INCLUDE REGEX "/common/ops/")
     set_source_files_properties(${operations} PROPERTIES
         COMPILE_OPTIONS "${options};$<$<C_COMPILER_ID:GNU>:-fno-tree-loop-distribute-patterns>")
-    # resize.c has to round as Pillow does
-    set_source_files_properties("${DDP_ROOT}/common/data/resize.c" PROPERTIES
-        COMPILE_OPTIONS "${options};-ffp-contract=off")
 
+    if(PICTURES_MISSING)
+        set_source_files_properties("${DDP_ROOT}/common/data/pictures.c" PROPERTIES
+            COMPILE_DEFINITIONS "DDP_PICTURES_MISSING=\"${PICTURES_MISSING}\"")
+    endif()
     set_source_files_properties("${DDP_ROOT}/common/data/data.c" PROPERTIES
         COMPILE_DEFINITIONS "DDP_SOURCE_DIR=\"${DDP_ROOT}\"")
 
@@ -356,6 +368,9 @@ function(ddp_report)
             message(STATUS "${backend} backend: all steps")
         endif()
     endforeach()
+    if(PICTURES_MISSING)
+        message(STATUS "folders of pictures: left out: ${PICTURES_MISSING}")
+    endif()
     list(JOIN DDP_BACKENDS " " backends)
     file(WRITE "${CMAKE_BINARY_DIR}/backends" "${backends}\n")      # for ./ddp
     if(NOT DDP_BACKENDS)

@@ -51,15 +51,10 @@ typedef struct Data {
     Augment plain;          // of test images: only normalised
     const char *const *class_names; // (classes), or NULL
     const char *characters[256]; // the class names of a text
-    struct Folder *folder;  // of pictures, or NULL
 } Data;
 
 // Finds or makes the data set, checks it, and keeps as many samples as `config` asks for.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
-// Like data_open, but of a folder of pictures it checks only the files of part `part` (from 0) of
-// `parts`, so that processes can share this work.
-bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part, int parts,
-                    Error *err);
 void data_close(Data *data);
 // Keeps at most `most` samples of each set, and renews the fingerprint.
 void data_cut(Data *data, int most);

@@ -136,8 +136,7 @@ check "2 ranks, --accumulate, bf16" shown like_each 2 10 "${lenet[@]}" --accumul
 # The third rank gets none of the 2 test batches.
 check "3 ranks, 2 test batches" shown like_each 3 8 -b 11 --arch convnet --test-samples 17
 
-# Prints the order of the output's lines, such as "1.2 1.4 test save Finished hash". The line of a step waits for sums
-# over all ranks, but must not lose its place.
+# Prints the order of the output's lines, such as "1.2 1.4 test save Finished hash".
 order()
 {
     sed -n 's/.*== step: \[ *\([0-9]*\)\/.*\] \[\([0-9]*\)\/.*/\2.\1/p; s/.*== test: .*/test/p

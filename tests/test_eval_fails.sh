@@ -22,20 +22,30 @@ check "a full device: status $status" test $status = 1
 check "a full device: the message" says "stdout: No space left on device: some lines of the output are missing"
 
 echo index,label,old >all
-expect 0 "== not written: all, since the run ended before its first test" \
-    "$train" "${small[@]}" --max-steps 2 --predictions all
-expect 0 "weight hash" "$train" "${small[@]}" --save net
-expect 0 "== not written: all" "$train" "${small[@]}" --save net --resume auto --predictions all
-check "the old file" test "$(cat all)" = index,label,old
+expect 0 "weight hash" "$train" "${small[@]}" --max-steps 2 --predictions all
+check "no evaluation: the old file" test "$(cat all)" = index,label,old
+
+changed() # changed FILE TENSOR NUMBERS...: net.st with other first numbers in a tensor, in octal, the low byte first
+{
+    local header offset
+    header=$(od -An -N8 -t u8 net.st)
+    offset=$(head -c $((header + 8)) net.st | tail -c +9 |
+        sed 's/.*"'"$2"'":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
+    cp net.st "$1"
+    # shellcheck disable=SC2059  # the numbers are formats
+    printf "$(printf '%s' "${@:3}")" | dd of="$1" bs=1 seek=$((header + 8 + offset)) conv=notrunc status=none
+}
 # The largest finite weights give results that are not finite. (A checkpoint with infinite weights would be refused.)
-header=$(od -An -N8 -t u8 net.st)
-offset=$(head -c $((header + 8)) net.st | tail -c +9 | sed 's/.*"fc.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
-cp net.st nan.st
-for _ in {1..64}; do printf '\377\377\177\177'; done |
-    dd of=nan.st bs=1 seek=$((header + 8 + offset)) conv=notrunc status=none
+mapfile -t largest < <(yes '\377\377\177\177' | head -64)
+changed nan.st fc.weight "${largest[@]}"
 expect 3 "hint: load an earlier checkpoint" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan
 check "no result" not says "== test"
 check "no file" test ! -e nan
+# With one bias of 1e30, so is the loss of each image of another class. Each counts as 2^30, or the sum would overflow.
+changed large.st fc.bias '\312\362\111\161'
+expect 0 "== test" "$train" "${small[@]}" -e --init large.st --metrics large
+check "a mean of large losses: $(field large eval test_loss)" \
+    awk -v loss="$(field large eval test_loss)" 'BEGIN { exit !(loss > 1e8 && loss <= 2 ^ 30) }'
 touch result.tmp
 expect 0 "== test" "$train" "${small[@]}" -e --init net.st --predictions result
 check "nothing temporary" nothing_temporary

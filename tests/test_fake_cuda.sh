@@ -66,7 +66,7 @@ pair=$hash
 check "two ranks round differently from one" test "$pair" != "$alone"
 check "03, two ranks" like "$pair" ./03 -n 2 "${two[@]}"
 check "07, two ranks, small buckets" like "$pair" "${seven[@]}" "${two[@]}" --amp off --bucket-mb 0.02
-few_files() { (ulimit -n 47 && at_once trains ./03 -n 2 "${two[@]}"); }    # Gloo would need 48
+few_files() { (ulimit -n 45 && at_once trains ./03 -n 2 "${two[@]}"); }    # Gloo would need 46
 check "NCCL's ranks need no file for each other rank" few_files
 FAKE_GPUS=1 check "03, two ranks on one GPU, with Gloo" like "$pair" ./03-gloo -n 2 "${two[@]}"
 
@@ -103,8 +103,9 @@ export FAKE_GPUS=1
 expect 1 "there is no GPU 1" ./02 --devices 0,1 "${one[@]}"
 export FAKE_GPUS=2
 expect 1 "NCCL 2.25 may hang with several communicators on a device" env FAKE_NCCL_VERSION=22500 \
-    "${seven[@]}" "${two[@]}" --amp off
-FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once trains ./07 "${one[@]}" --amp off
+    "${seven[@]}" "${two[@]}" --amp off --sync-bn
+FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once trains ./07 "${one[@]}" --amp off --sync-bn
+FAKE_NCCL_VERSION=22500 check "nor do two without --sync-bn" at_once trains "${seven[@]}" "${two[@]}" --amp off
 expect 1 "there is no NVIDIA driver" env FAKE_COUNT=35 FAKE_DRIVER=0 ./01 "${one[@]}"
 expect 1 "this process finds no GPU" env FAKE_COUNT=100 ./03 "${two[@]}"
 expect 1 "the NVIDIA driver is too old: it supports CUDA 11.4, but" env FAKE_COUNT=35 FAKE_DRIVER=11040 ./03 "${two[@]}"
@@ -163,10 +164,6 @@ unset FAKE_DELAY
 FAKE_LOAD=7000 check "CUDA and cuDNN are loaded slowly" trains ./03 -n 2 "${two[@]}" --timeout 6
 check "it still ends with the same weights" test "$hash" = "$pair"
 
-# Before any step has ended, a slow operation or a slow start of NCCL is no hang, up to --patience.
-FAKE_SLOW_OP=60 FAKE_SLOW_S=4 check "an operation takes 4 s" trains ./03 -n 2 "${two[@]}" --timeout 2
-check "it also ends with the same weights" test "$hash" = "$pair"
-FAKE_INIT_HANGS=1 expect 1 "the ranks for 4" "${seven[@]}" "${two[@]}" --amp off --timeout 1 --patience 4
-check "a line about NCCL's start" grep -q "waiting for NCCL to connect the ranks for 1" "$TMP/output"
+FAKE_INIT_HANGS=1 expect 1 "waiting for NCCL to connect the ranks; " "${seven[@]}" "${two[@]}" --amp off --timeout 3
 
 test_done

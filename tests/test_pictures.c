@@ -1,235 +1,410 @@
-// Pictures in folders: ImageFolder's order, refused trees, the resulting data set, its crops.
+// Pictures: listing a folder; decoding, cropping, resizing: near Pillow's pixels, torchvision's random boxes; what is
+// refused. tools/reference/pictures.py made the files of tests/fuzz/corpus/picture and tests/reference/pictures.txt.
 #include "data/pictures.h"
 #include "test.h"
 
-// Runs a shell script in $TMP; its function `jpg FILE...` makes files that begin and end like a JPEG.
+#include <jpeglib.h>
+#include <math.h>
+#include <png.h>
+#include <zlib.h>
+
+#define CORPUS DDP_SOURCE_DIR "/tests/fuzz/corpus/picture"
+
+static const Augment center = { .seed = 0 }, jittered = { .crop = true, .flip = true, .seed = 5 };
+
+// --- one picture -----------------------------------------------------------------------------------
+
+static bool make(const char *dir, const char *name, int side, const Augment *augment, int64_t epoch,
+                 PictureRoom *room, uint8_t *out, Error *err)
+{
+    size_t at = 0;
+    struct Pictures pictures = { .dir = (char *)dir, .names = (char *)name, .at = &at };
+    Dataset set = { .count = 1, .channels = 3, .height = side, .width = side, .pictures = &pictures };
+    *err = (Error){ 0 };
+    return picture_make(&set, 0, augment, epoch, room, out, err);
+}
+
+static void file_put(const char *name, const void *bytes, size_t size) { test_file(name, bytes, size); }
+
+static size_t corpus_read(const char *name, uint8_t **bytes)
+{
+    FileBytes file = { 0 };
+    Error err;
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", CORPUS, name);
+    if (!data_file_load(path, &file, &err))
+        FAIL_ERROR(&err);
+    *bytes = file.bytes;
+    return file.size;
+}
+
+// The largest and the average difference of an image's planes from pixels.
+static void expect_near(const char *what, const uint8_t *planes, const uint8_t *pixels, int count)
+{
+    int most = 0, sum = 0;
+    for (int i = 0; i < 3 * count; i++) {
+        int off = abs(planes[i % 3 * count + i / 3] - pixels[i]);
+        most = off > most ? off : most;
+        sum += off;
+    }
+    EXPECT(most <= 16 && sum <= 2 * 3 * count, "%s: at most %d levels off, on average %.2f", what, most,
+           sum / (3.0 * count));
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double difference = *(const double *)a - *(const double *)b;
+    return (difference > 0) - (difference < 0);
+}
+
+// Area, ratio and place of random boxes have these deciles. Values have few digits, so count those below the decile
+// and those not above it.
+static void expect_deciles(int width, int height, const double *deciles)
+{
+    enum { DRAWS = 20000 };
+    static double values[3][DRAWS];
+    int flips = 0;
+    for (int i = 0; i < DRAWS; i++) {
+        View view = view_random(width, height, 224, 5, i / 1000, i % 1000);
+        int w = view.x.high - view.x.low, h = view.y.high - view.y.low, free_rows = height - h;
+        flips += view.flip;
+        values[0][i] = (double)w * h / ((double)width * height);
+        values[1][i] = (double)w / h;
+        values[2][i] = (double)view.y.low / (free_rows ? free_rows : 1);
+        EXPECT(view.x.low >= 0 && view.y.low >= 0 && view.x.high <= width && view.y.high <= height && w > 0 && h > 0,
+               "%dx%d at %d,%d", w, h, view.x.low, view.y.low);
+    }
+    EXPECT(abs(flips - DRAWS / 2) < 400, "%d of %d are flipped", flips, DRAWS);
+    for (int v = 0; v < 3; v++) {
+        qsort(values[v], DRAWS, sizeof values[v][0], ascending);
+        for (int d = 0; d < 9; d++) {
+            double decile = deciles[9 * v + d], less = 0, not_more = 0;
+            for (int i = 0; i < DRAWS; i++) {
+                less += values[v][i] < decile - 1e-4;
+                not_more += values[v][i] <= decile + 1e-4;
+            }
+            EXPECT(less / DRAWS < (d + 1) / 10.0 + 0.015 && not_more / DRAWS > (d + 1) / 10.0 - 0.015,
+                   "%dx%d: %s: shares of %.3f to %.3f below %.4f, torchvision's decile %d", width, height,
+                   (const char *[]){ "area", "ratio", "place" }[v], less / DRAWS, not_more / DRAWS, decile, d + 1);
+        }
+    }
+}
+
+TEST(pixels_and_boxes_are_those_of_pillow_and_torchvision)
+{
+    enum { SIDE = 12, BYTES = 3 * SIDE * SIDE };
+    char word[64], name[64], digits[3];
+    int pictures = 0, boxes = 0, width, height;
+    PictureRoom room = { 0 };
+    FILE *list = fopen(DDP_SOURCE_DIR "/tests/reference/pictures.txt", "r");
+    CHECK(list, "", "no tests/reference/pictures.txt");
+    while (fscanf(list, "%63s", word) == 1) {
+        uint8_t pixels[BYTES], out[BYTES];
+        double deciles[27];
+        Error err;
+        if (strcmp(word, "picture") == 0) {
+            CHECK(fscanf(list, "%63s ", name) == 1, "", "picture %d", pictures);
+            for (int i = 0; i < BYTES && fscanf(list, "%2[0-9a-f]", digits) == 1; i++)
+                pixels[i] = (uint8_t)strtol(digits, NULL, 16);
+            if (EXPECT(make(CORPUS, name, SIDE, &center, 0, &room, out, &err), "%s", err.text))
+                expect_near(name, out, pixels, SIDE * SIDE);
+            pictures++;
+        } else {
+            CHECK(fscanf(list, "%d %d", &width, &height) == 2, "", "boxes %d", boxes);
+            for (int i = 0; i < 27; i++)
+                CHECK(fscanf(list, "%lf", &deciles[i]) == 1, "", "boxes %d", boxes);
+            expect_deciles(width, height, deciles);
+            boxes++;
+        }
+    }
+    fclose(list);
+    picture_room_free(&room);
+    EXPECT_EQ_INT(pictures, 18);
+    EXPECT_EQ_INT(boxes, 4);
+}
+
+// The colours of a picture are its coordinates, so that those of an image show the source of its pixels.
+TEST(crops_and_flips)
+{
+    enum { W = 220, H = 150, SIDE = 40 };
+    static uint8_t rgb[H][W][3], out[3][SIDE][SIDE], again[3][SIDE][SIDE], file[200000];
+    png_image image = { .version = PNG_IMAGE_VERSION, .width = W, .height = H, .format = PNG_FORMAT_RGB };
+    png_alloc_size_t size = sizeof file;
+    PictureRoom room = { 0 };
+    Error err;
+    int wrong = 0, flips = 0, moved = 0;
+    for (int y = 0; y < H; y++)
+        for (int x = 0; x < W; x++)
+            rgb[y][x][0] = (uint8_t)x, rgb[y][x][1] = (uint8_t)y;
+    CHECK(png_image_write_to_memory(&image, file, &size, 0, rgb, 0, NULL), "", "%s", image.message);
+    file_put("coordinates.png", file, size);
+    for (int epoch = 0; epoch < 100; epoch++) {
+        CHECK(make(test_path(""), "coordinates.png", SIDE, &jittered, epoch, &room, &out[0][0][0], &err), "", "%s",
+              err.text);
+        const Span *across = &room.view.x, *down = &room.view.y;
+        flips += room.view.flip;
+        for (int y = 1; y < SIDE - 1; y++)          // at the edge, pixels outside the box are missing
+            for (int x = 1; x < SIDE - 1; x++) {
+                double column = across->from + (x + 0.5) * across->step - 0.5;
+                double row = down->from + (y + 0.5) * down->step - 0.5;
+                wrong += fabs(out[0][y][room.view.flip ? SIDE - 1 - x : x] - column) > 1 + across->step / 4;
+                wrong += fabs(out[1][y][x] - row) > 1 + down->step / 4 || out[2][y][x] != 0;
+            }
+        make(test_path(""), "coordinates.png", SIDE, &jittered, epoch, &room, &again[0][0][0], &err);
+        wrong += memcmp(out, again, sizeof out) != 0;
+        Augment other = jittered;
+        other.seed++;
+        make(test_path(""), "coordinates.png", SIDE, &other, epoch, &room, &again[0][0][0], &err);
+        moved += memcmp(out, again, sizeof out) != 0;
+        make(test_path(""), "coordinates.png", SIDE, &jittered, epoch + 1, &room, &again[0][0][0], &err);
+        moved += memcmp(out, again, sizeof out) != 0;
+    }
+    EXPECT(wrong == 0 && flips > 30 && flips < 70 && moved > 190, "%d wrong, %d flips, %d moved", wrong, flips, moved);
+    picture_room_free(&room);
+}
+
+// A JPEG of 83x61 pixels of noise, and its pixels. Its luma has h * v times as many samples as each chroma.
+static uint8_t *jpeg_make(int h, int v, bool progressive, unsigned long *size, uint8_t rgb[61][83 * 3])
+{
+    struct jpeg_compress_struct to;
+    struct jpeg_decompress_struct from;
+    struct jpeg_error_mgr errors;
+    uint8_t *bytes = NULL;
+    uint32_t x = 1;
+    to.err = from.err = jpeg_std_error(&errors);
+    jpeg_create_compress(&to);
+    jpeg_mem_dest(&to, &bytes, size);
+    to.image_width = 83;
+    to.image_height = 61;
+    to.input_components = 3;
+    to.in_color_space = JCS_RGB;
+    jpeg_set_defaults(&to);
+    to.comp_info[0].h_samp_factor = h;
+    to.comp_info[0].v_samp_factor = v;
+    if (progressive)
+        jpeg_simple_progression(&to);
+    jpeg_start_compress(&to, TRUE);
+    for (int y = 0; y < 61; y++) {
+        for (int i = 0; i < 83 * 3; i++)
+            rgb[y][i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
+        jpeg_write_scanlines(&to, (JSAMPROW[]){ rgb[y] }, 1);
+    }
+    jpeg_finish_compress(&to);
+    jpeg_destroy_compress(&to);
+    jpeg_create_decompress(&from);
+    jpeg_mem_src(&from, bytes, *size);
+    jpeg_read_header(&from, TRUE);
+    jpeg_start_decompress(&from);
+    for (int y = 0; y < 61; y++)
+        jpeg_read_scanlines(&from, (JSAMPROW[]){ rgb[y] }, 1);
+    jpeg_destroy_decompress(&from);
+    return bytes;
+}
+
+// Only the part that a view needs is decoded.
+TEST(parts_match_the_whole_for_every_chroma_sampling)
+{
+    enum { SIDE = 10 };
+    static uint8_t rgb[61][83 * 3];
+    uint8_t out[3 * SIDE * SIDE], wanted[3 * SIDE * SIDE];
+    PictureRoom room = { 0 };
+    Error err = { 0 };
+    for (int i = 0; i < 4 * 4 * 2; i++) {
+        int h = 1 + i % 4, v = 1 + i / 4 % 4, wrong = 0;
+        unsigned long size = 0;
+        if (h * v + 2 > 10)
+            continue;               // JPEG allows 10 blocks per MCU
+        uint8_t *bytes = jpeg_make(h, v, i / 16, &size, rgb);
+        file_put("noise.jpg", bytes, size);
+        for (int epoch = 0; epoch < 60; epoch++) {
+            wrong += !make(test_path(""), "noise.jpg", SIDE, &jittered, epoch, &room, out, &err);
+            View view = room.view;
+            picture_resize(rgb[0], &(Rect){ 0, 0, 83, 61 }, &view, SIDE, &room, wanted);
+            wrong += memcmp(out, wanted, sizeof out) != 0;
+        }
+        EXPECT(wrong == 0, "%dx%d%s: %d wrong %s", h, v, i / 16 ? " progressive" : "", wrong, err.text);
+        free(bytes);
+    }
+    picture_room_free(&room);
+}
+
+// --- bad files -------------------------------------------------------------------------------------
+
+static void refused(const char *name, const uint8_t *bytes, size_t size, const char *reason)
+{
+    uint8_t out[3 * 8 * 8];
+    PictureRoom room = { 0 };
+    Error err;
+    file_put(name, bytes, size);
+    for (int crop = 0; crop < 2; crop++) {
+        bool good = make(test_path(""), name, 8, crop ? &jittered : &center, 0, &room, out, &err);
+        EXPECT(!good, "%s: %zu bytes are accepted", name, size);
+        EXPECT(strstr(err.text, name) && strstr(err.text, reason), "\"%s\", not \"%s\"", err.text, reason);
+        EXPECT(!strchr(err.text, '\n'), "\"%s\": more than one line", err.text);
+    }
+    picture_room_free(&room);
+}
+
+static void jpeg_set_size(uint8_t *bytes, int marker, int width, int height)
+{
+    uint8_t *at = bytes + 2;
+    while (at[1] != marker)
+        at += 2 + at[2] * 256 + at[3];
+    at[5] = (uint8_t)(height >> 8);
+    at[6] = (uint8_t)height;
+    at[7] = (uint8_t)(width >> 8);
+    at[8] = (uint8_t)width;
+}
+
+static void png_set_size(uint8_t *bytes, uint32_t width, uint32_t height)
+{
+    for (int i = 0; i < 4; i++) {
+        bytes[16 + i] = (uint8_t)(width >> (24 - 8 * i));
+        bytes[20 + i] = (uint8_t)(height >> (24 - 8 * i));
+    }
+    uint32_t crc = (uint32_t)crc32(0, bytes + 12, 17);
+    for (int i = 0; i < 4; i++)
+        bytes[29 + i] = (uint8_t)(crc >> (24 - 8 * i));
+}
+
+TEST(bad_files_are_refused)
+{
+    uint8_t *bytes;
+    refused("empty.jpg", (const uint8_t *)"", 0, "the file is empty");
+    refused("text.jpg", (const uint8_t *)"a text, not a picture", 21, "neither a JPEG nor a PNG");
+    static const char *const cut[] = { "420", "progressive", "cmyk", "png_rgb16" };
+    for (int i = 0; i < 4; i++) {
+        size_t size = corpus_read(cut[i], &bytes);
+        for (size_t n = 1; n < size - 24; n += 11)
+            refused("cut.jpg", bytes, n, "");
+        free(bytes);
+    }
+
+    size_t size = corpus_read("420", &bytes);
+    jpeg_set_size(bytes, 0xC0, 50000, 50000);
+    refused("huge.jpg", bytes, size, "50000 x 50000 pixels: too many");
+    jpeg_set_size(bytes, 0xC0, 0, 50000);
+    refused("none.jpg", bytes, size, "JPEG: ");
+    free(bytes);
+
+    size = corpus_read("png_rgb", &bytes);
+    png_set_size(bytes, 50000, 50000);
+    refused("huge.png", bytes, size, "50000 x 50000 pixels: too many");
+    png_set_size(bytes, 100000, 1);
+    refused("long.png", bytes, size, "100000 x 1 pixels: too many");
+    png_set_size(bytes, 0xFFFFFFFF, 1);
+    refused("negative.png", bytes, size, "PNG: ");
+    bytes[16] ^= 1;
+    refused("crc.png", bytes, size, "CRC");
+    free(bytes);
+
+    size_t last = 0;                // a progressive JPEG whose last scan is repeated 5,000 times
+    size = corpus_read("progressive", &bytes);
+    for (size_t i = 0; i + 1 < size; i++)
+        if (bytes[i] == 0xFF && bytes[i + 1] == 0xDA)
+            last = i;
+    size_t scan = size - 2 - last, all = last + 5000 * scan + 2;
+    uint8_t *many = xmalloc(all);
+    memcpy(many, bytes, last);
+    for (int i = 0; i < 5000; i++)
+        memcpy(many + last + (size_t)i * scan, bytes + last, scan);
+    memcpy(many + all - 2, "\xFF\xD9", 2);
+    refused("scans.jpg", many, all, "more than 100 scans");
+    free(many);
+    free(bytes);
+}
+
+// --- folders ---------------------------------------------------------------------------------------
+
+// Runs a shell script in $TMP; its function `jpg FILE...` makes files.
 static void shell(const char *script)
 {
     char text[4096];
     snprintf(text, sizeof text,
              "cd \"$TMP\" || exit 1; set -e\n"
-             "jpg() { for f; do mkdir -p \"${f%%/*}\"; printf '\\377\\330\\377%%s\\377\\331' \"$f\" >\"$f\"; done; }\n"
+             "jpg() { for f; do mkdir -p \"${f%%/*}\"; echo \"$f\" >\"$f\"; done; }\n"
              "%s\n", script);
-    if (system(text) != 0) {
-        fprintf(stderr, "failed: %s\n", script);
-        exit(1);
-    }
+    CHECK(system(text) == 0, "", "failed: %s", script);
 }
 
-static void expect_files(const Folder *folder, int first, const char *const *wanted, const int *labels,
-                         int count)
+static bool opened(Data *data, const char *path, int train_count, Error *err)
 {
-    FileBytes bytes = { 0 };
-    Error err;
-    for (int i = 0; i < count && first + i < folder->count; i++) {
-        EXPECT_EQ_STR(folder->files[first + i].path, wanted[i]);
-        EXPECT_EQ_INT(folder->files[first + i].label, labels[i]);
-        if (!EXPECT(folder_read(folder, first + i, &bytes, &err), "%s", err.text))
-            continue;
-        size_t n = strlen(wanted[i]) + 2;
-        EXPECT(bytes.size > n && memcmp(bytes.bytes + bytes.size - n, wanted[i], n - 2) == 0,
-               "%s: wrong content", wanted[i]);
-    }
-    free(bytes.bytes);
-}
-
-static void expect_tree(const char *path, bool sets)
-{
-    static const char *const train[] = { "train/a b/2.jpg", "train/a b/z.JPEG", "train/a b/sub/1.png",
-                                         "train/a b/sub-1/1.png", "train/a b/sub/x/1.jpg",
-                                         "train/a-b/o.dd.jPg", "train/\xC3\xA9\n/1.jpg" };
-    static const char *const val[] = { "val/a b/1.jpg", "val/a-b/1.jpg", "val/\xC3\xA9\n/1.jpg" };
-    static const int train_labels[] = { 0, 0, 0, 0, 0, 1, 2 }, val_labels[] = { 0, 1, 2 };
-    Folder folder;
-    Error err;
-    if (!EXPECT(folder_open(&folder, path, &err), "%s: %s", path, err.text))
-        return;
-    EXPECT_EQ_INT(folder.classes, 3);
-    EXPECT_EQ_STR(folder.class_names[0], "a b");
-    EXPECT_EQ_STR(folder.class_names[2], "\xC3\xA9\n");
-    EXPECT(folder.sets == sets && folder.train_count == 7 && folder.count == (sets ? 10 : 7),
-           "%s: %d of %d files", path, folder.train_count, folder.count);
-    if (sets) {
-        expect_files(&folder, 0, train, train_labels, 7);
-        expect_files(&folder, 7, val, val_labels, 3);
-    } else {
-        EXPECT_EQ_STR(folder.files[0].path, "a b/2.jpg");
-    }
-    folder_close(&folder);
-}
-
-TEST(order_is_imagefolders)
-{
-    shell("mkdir tree; cd tree; e=$(printf '\\303\\251\\nx'); e=${e%x}\n"
-          "jpg 'train/a b/z.JPEG' 'train/a b/2.jpg' 'train/a b/sub/1.png' 'train/a b/sub/x/1.jpg'\n"
-          "jpg 'train/a b/sub-1/1.png' train/a-b/o.dd.jPg \"train/$e/1.jpg\" 'val/a b/1.jpg'\n"
-          "jpg val/a-b/1.jpg \"val/$e/1.jpg\" train/beside.jpg test/other/1.jpg\n"
-          "jpg train/.hidden/1.txt train/a-b/._1.jpg 'train/a b/.DS_Store' train/a-b/1.txt train/a-b/jpg\n"
-          "mv train/a-b ../elsewhere; ln -s ../../elsewhere train/a-b");
-    expect_tree(test_path("tree"), true);
-    expect_tree(test_path("tree/"), true);
-    expect_tree(test_path("tree/train"), false);
-}
-
-static void refused(const char *script, const char *path, const char *reason)
-{
-    Folder folder;
-    Error err = { .text = "" };
-    shell("rm -rf bad*; jpg bad/train/a/1.jpg bad/train/b/1.jpg bad/val/a/1.jpg bad/val/b/1.jpg");
-    shell(script);
-    bool good = folder_open(&folder, test_path(path), &err) && folder_check(&folder, 0, folder.count, &err);
-    if (EXPECT(!good, "%s: accepted", script))
-        EXPECT(strstr(err.text, reason) != NULL, "%s: \"%s\", not \"%s\"", script, err.text, reason);
-    folder_close(&folder);
-}
-
-TEST(bad_trees_are_refused)
-{
-    refused("", "nowhere", "nowhere: No such file");
-    refused("rm -r bad/val", "bad", "bad: there is train but no val");
-    refused("rm -r bad/train", "bad", "bad: there is val but no train");
-    refused("rm -r bad/val/b", "bad", "bad/val/b: no such folder");
-    refused("rm -r bad/*/b", "bad", "only one class: a");
-    refused("jpg bad/val/c/1.jpg", "bad", "bad/val/c: train has no class of this name");
-    refused("mkdir bad/train/c", "bad", "bad/train/c has no .jpg, .jpeg or .png file");
-    refused("rm -r bad/*", "bad", "bad: this is not a data set");
-    refused("mkdir bad0; mv bad bad0/bad1", "bad0", "only one class: bad1");
-    refused(": >bad/train/b/2.jpg", "bad", "bad/train/b/2.jpg: the file is empty");
-    refused("mv bad/train/b/1.jpg bad/train/b/1.txt", "bad", "train/b has no .jpg, .jpeg or .png file");
-    refused("mkfifo bad/val/a/2.jpg", "bad", "val/a/2.jpg: neither a file nor");
-    refused("ln -s nothing bad/val/a/2.jpg", "bad", "a link whose target cannot be reached: ");
-    refused("ln -s . bad/val/a/loop", "bad", "a link that leads to itself: ");
-    refused("ln -s ../../val bad/val/a/up", "bad", "a link that leads to itself: ");
-    refused("ln -s . bad/val/a/up; ln -s . bad/val/a/loop", "bad", "a link that leads to itself: ");
-    refused("ln -s nothing.jpg bad/train/b/0.jpg; : >bad/train/b/nothing.jpg", "bad", "jpg: the file is empty");
-    refused("ln -s self bad/val/a/self", "bad", "a link that leads to itself: ");
-    if (geteuid() != 0)
-        refused("chmod 0 bad/val/a", "bad", "val/a: Permission denied");
-}
-
-enum { CLASSES = 3, FILES = 20 };
-
-// FILES pictures per class in train, half as many in val. `single`: without these two folders.
-static DataConfig tree_make(const char *name, bool single)
-{
-    char script[1024];
     DataConfig config = data_defaults();
-    snprintf(script, sizeof script,
-             "for class in 'a, b' cat 'z\"'; do for i in $(seq -w %d); do jpg \"%s/%s$class/$i.jpg\"; "
-             "[ $i -gt %d ] || jpg \"%s/val/$class/$i.jpg\"; done; done",
-             FILES, name, single ? "" : "train/", single ? 0 : FILES / 2, name);
-    shell(script);
-    config.data = test_path(name);
+    config.data = path;
     config.image_size = 32;
-    return config;
+    config.train_count = train_count;
+    *err = (Error){ 0 };
+    return data_open(data, &config, 5, err);
 }
 
-static bool opened(Data *data, const DataConfig *config)
+TEST(a_folder_is_a_data_set)
 {
-    Error err = { 0 };
-    return EXPECT(data_open(data, config, 5, &err), "%s", err.text);
-}
-
-TEST(a_tree_is_a_data_set)
-{
+    static const char *const wanted[] = { "train/a_ b/1.jpg", "train/a_ b/2.jpg", "train/a_ b/z.JPEG",
+                                          "train/a-b/1.png", "train/a-b/o.dd.jPg", "train/c/1.jpg" };
+    static const int labels[] = { 0, 0, 0, 1, 1, 2 };
+    char name[256], print[128];
     Data data;
-    DataConfig config = tree_make("whole", false);
-    if (!opened(&data, &config))
+    Error err;
+    shell("jpg 'tree/train/a, b/z.JPEG' 'tree/train/a, b/2.jpg' 'tree/train/a, b/1.jpg' tree/train/a-b/1.png\n"
+          "jpg tree/train/a-b/o.dd.jPg tree/train/c/1.jpg 'tree/val/a, b/1.jpg' tree/val/a-b/1.jpg tree/val/c/1.jpg\n"
+          "jpg tree/train/beside.jpg tree/train/.hidden/1.jpg tree/train/c/._1.jpg tree/train/c/1.txt\n"
+          "mv tree/train/a-b elsewhere; ln -s ../../elsewhere tree/train/a-b");
+    if (!EXPECT(opened(&data, test_path("tree"), 0, &err), "%s", err.text))
         return;
-    EXPECT_EQ_INT(data.train.count, CLASSES * FILES);
-    EXPECT_EQ_INT(data.test.count, CLASSES * FILES / 2);
-    EXPECT_EQ_INT(data.train.classes, CLASSES);
-    EXPECT_EQ_INT(data.test.height, 32);
-    EXPECT_EQ_INT(data.train.labels[FILES], 1);
+    EXPECT(data.train.count == 6 && data.test.count == 3, "%d + %d", data.train.count, data.test.count);
+    EXPECT(data.train.classes == 3 && data.train.width == 32 && data.test.height == 32, "%d", data.train.classes);
+    for (int i = 0; i < 6; i++) {
+        picture_file(&data.train, i, name, sizeof name);
+        EXPECT_EQ_STR(name, wanted[i]);
+        EXPECT_EQ_INT(data.train.labels[i], labels[i]);
+    }
     EXPECT_EQ_STR(data_class_name(&data, 0), "a_ b");
-    EXPECT_EQ_STR(data_class_name(&data, 2), "z_");
     EXPECT(data.augment.crop && data.augment.flip && !data.plain.crop, "augment");
     EXPECT_NEAR(data.plain.mean[0], 0.485, 1e-6);
-    EXPECT_EQ_INT(data.test.pictures->resize, 37);  // 8/7 of 32
+    snprintf(print, sizeof print, "%s", data.fingerprint);
     data_close(&data);
 
-    config.train_count = 6;     // two of each class, not the first six files
-    if (!opened(&data, &config))
+    if (!EXPECT(opened(&data, test_path("tree"), 3, &err), "%s", err.text)) // one of each class, not the first three
         return;
-    for (int i = 0; i < 6; i++)
-        EXPECT_EQ_INT(data.train.labels[i], i / 2);
-    data_cut(&data, 3);
-    EXPECT(data.train.labels[2] == 2 && data.test.labels[2] == 2, "a class is missing");
+    EXPECT(data.train.labels[0] == 0 && data.train.labels[1] == 0 && data.train.labels[2] == 1, "the first three");
+    data_cut(&data, 1);
+    EXPECT_EQ_INT(data.test.count, 1);
+    data_close(&data);
+
+    shell("mv tree copy");
+    if (EXPECT(opened(&data, test_path("copy"), 0, &err), "%s", err.text))
+        EXPECT_EQ_STR(data.fingerprint, print);
+    data_close(&data);
+    shell("mv copy/val/c/1.jpg copy/val/c/2.jpg");
+    if (EXPECT(opened(&data, test_path("copy"), 0, &err), "%s", err.text))
+        EXPECT(strcmp(data.fingerprint, print) != 0, "a renamed file: still %s", print);
     data_close(&data);
 }
 
-TEST(a_single_level_is_split)
-{
-    Data data, again;
-    DataConfig config = tree_make("alone", true);
-    if (!opened(&data, &config) || !opened(&again, &config))
-        return;
-    int seen[CLASSES * FILES] = { 0 }, apart[CLASSES] = { 0 }, differ = 0;
-    EXPECT_EQ_INT(data.train.count, CLASSES * FILES * 8 / 10);
-    EXPECT_EQ_INT(data.test.count, CLASSES * FILES * 2 / 10);
-    for (int i = 0; i < data.train.count; i++)
-        seen[data.train.pictures->files[i]]++;
-    for (int i = 0; i < data.test.count; i++) {
-        seen[data.test.pictures->files[i]]++;
-        apart[data.test.labels[i]]++;
-        differ += data.test.pictures->files[i] != again.test.pictures->files[i];
-    }
-    for (int i = 0; i < CLASSES * FILES; i++)
-        EXPECT_EQ_INT(seen[i], 1);
-    for (int k = 0; k < CLASSES; k++)
-        EXPECT_EQ_INT(apart[k], FILES * 2 / 10);
-    EXPECT_EQ_INT(differ, 0);
-    data_close(&again);
-    data_close(&data);
-}
-
-TEST(fingerprints_of_trees)
-{
-    static const char *const changes[] = {
-        "true", "cp -r print print-copy; rm -r print; mv print-copy print",
-        "printf x >>'print/train/cat/02.jpg'", "mv print/val/cat/03.jpg print/val/cat/003.jpg",
-    };
-    char prints[4][128] = { "" };
-    DataConfig config = tree_make("print", false);
-    for (int i = 0; i < 4; i++) {
-        Data data;
-        shell(changes[i]);
-        if (opened(&data, &config))
-            snprintf(prints[i], sizeof prints[i], "%s", data.fingerprint);
-        data_close(&data);
-    }
-    EXPECT_EQ_STR(prints[1], prints[0]);
-    EXPECT(strcmp(prints[1], prints[2]) != 0, "a longer file: still %s", prints[1]);
-    EXPECT(strcmp(prints[2], prints[3]) != 0, "a renamed file: still %s", prints[2]);
-}
-
-// Is the image in this epoch with this seed equal to that in epoch 0 with seed 5?
-static bool same_image(const Data *data, const Augment *augment, int64_t epoch, uint64_t seed)
-{
-    static uint8_t first[3 * 32 * 32], other[3 * 32 * 32];
-    PictureTools tools = { 0 };
-    Error err;
-    Augment seeded = *augment;
-    seeded.seed = seed;
-    bool good = picture_make(&data->train, 0, augment, 0, &tools, first, &err) &&
-                picture_make(&data->train, 0, &seeded, epoch, &tools, other, &err);
-    picture_tools_free(&tools);
-    return good && memcmp(first, other, sizeof first) == 0;
-}
-
-TEST(crops_follow_seed_and_epoch)
+static void tree_refused(const char *script, const char *reason)
 {
     Data data;
-    DataConfig config = tree_make("crops", true);
-    shell("cp '" DDP_SOURCE_DIR "/tests/fuzz/corpus/picture/baseline' 'crops/a, b/01.jpg'");
-    config.train_count = 1;
-    if (!opened(&data, &config))
-        return;
-    EXPECT(same_image(&data, &data.augment, 0, 5), "the same epoch and seed, a different crop");
-    EXPECT(!same_image(&data, &data.augment, 1, 5), "a different epoch, the same crop");
-    EXPECT(!same_image(&data, &data.augment, 0, 6), "a different seed, the same crop");
-    EXPECT(same_image(&data, &data.plain, 1, 6), "the center crop changed");
-    data_close(&data);
+    Error err;
+    shell("rm -rf bad; jpg bad/train/a/1.jpg bad/train/b/1.jpg bad/val/a/1.jpg bad/val/b/1.jpg");
+    shell(script);
+    if (EXPECT(!opened(&data, test_path("bad"), 0, &err), "%s: accepted", script))
+        EXPECT(strstr(err.text, reason) && err.hint[0], "%s: \"%s\", not \"%s\"", script, err.text, reason);
+    else
+        data_close(&data);
+}
+
+TEST(bad_folders_are_refused)
+{
+    tree_refused("rm -r bad/val", "bad/val: No such file");
+    tree_refused("rm -r bad/*", "bad/train: No such file");
+    tree_refused("rm -r bad/*/b", "bad/train: there is only one class");
+    tree_refused("rm -r bad/val/b; jpg bad/val/c/1.jpg", "bad: class 1 is b in train, but c in val");
+    tree_refused("jpg bad/val/c/1.jpg", "bad: class 2 is missing in train, but c in val");
+    tree_refused("mkdir bad/train/c", "bad/train/c: nothing is in it");
+    tree_refused("mv bad/train/b/1.jpg bad/train/b/1.txt", "train/b: nothing is in it");
+    tree_refused("jpg bad/train/b/sub/1.jpg", "bad/train/b/sub: a folder in the folder of a class");
+    if (geteuid() != 0)
+        tree_refused("chmod 0 bad/val/a", "val/a: Permission denied");
 }
 
 TEST_MAIN

@@ -2,7 +2,6 @@
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
 // Both replicas use the same device ("0,0"), so that the test needs only one GPU. The program refuses such a list.
-#include "../02_data_parallel/link.c"
 #include "../02_data_parallel/replicas.c"
 #include "../02_data_parallel/team.c"
 #include "step_reference.h"

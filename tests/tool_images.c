@@ -16,35 +16,22 @@ typedef struct Box {
     int32_t x, y, width, height, flip;
 } Box;
 
-static Box box_of(const Data *data, int id)
-{
-    int width, height;
-    Error error;
-    FileBytes file = { 0 };
-    const struct Pictures *p = data->train.pictures;
-    if (!folder_read(p->folder, p->files[id], &file, &error) ||
-        !picture_size("", file.bytes, file.size, &width, &height, &error))
-        FAIL_ERROR(&error);
-    View v = view_random(width, height, data->train.width, data->augment.seed, 0, id);
-    free(file.bytes);
-    return (Box){ v.from.x, v.from.y, v.from.width, v.from.height, v.flip };
-}
-
 static Box *make_all(Data *data)
 {
     Dataset *set = &data->train;
     size_t bytes = (size_t)set->channels * (size_t)set->height * (size_t)set->width;
     Box *boxes = xmalloc((size_t)set->count * sizeof *boxes);
-    PictureTools tools = { 0 };
+    PictureRoom room = { 0 };
     Error error;
     set->inputs = xmalloc((size_t)set->count * bytes);
     for (int i = 0; i < set->count; i++) {
         uint8_t *image = set->inputs + (size_t)i * bytes;
-        if (!picture_make(set, i, &data->augment, 0, &tools, image, &error))
+        if (!picture_make(set, i, &data->augment, 0, &room, image, &error))
             FAIL_ERROR(&error);
-        boxes[i] = box_of(data, i);
+        const Span *x = &room.view.x, *y = &room.view.y;
+        boxes[i] = (Box){ x->low, y->low, x->high - x->low, y->high - y->low, room.view.flip };
     }
-    picture_tools_free(&tools);
+    picture_room_free(&room);
     return boxes;
 }
 
@@ -76,7 +63,7 @@ int main(int argc, char **argv)
     CHECK(out, "give --out FILE", "no output file");
     if (!data_open(&data, &config, seed, &error))
         FAIL_ERROR(&error);
-    Box *boxes = data.folder ? make_all(&data) : NULL;
+    Box *boxes = data.train.pictures ? make_all(&data) : NULL;
     if (!write_images(boxes ? &data.train : &data.test, boxes, out, &error))
         FAIL_ERROR(&error);
     free(boxes);

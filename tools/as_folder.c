@@ -6,7 +6,7 @@
 #include "args.h"
 #include "check.h"
 #include "data.h"
-#include "data/resize.h"
+#include "data/pictures.h"
 
 #include <errno.h>
 #include <jpeglib.h>
@@ -90,25 +90,26 @@ static void set_write(const Config *c, const Data *data, const Dataset *set, con
 {
     const int side = c->scale ? c->scale : set->width;
     const size_t before = (size_t)set->height * (size_t)set->width, after = (size_t)side * (size_t)side;
-    Pixels pixels = { .at = { 0, 0, set->width, set->height }, .rgb = xmalloc(3 * before) };
-    View view = { pixels.at, side, side, { 0, 0, side, side }, false };
-    uint8_t *planes = xmalloc(3 * after), *rgb = xmalloc(3 * after);
-    Resizer resizer = { 0 };
+    const Rect all = { 0, 0, set->width, set->height };
+    const View view = { { 0, (double)set->width / side, 0, set->width },
+                        { 0, (double)set->height / side, 0, set->height }, false };
+    uint8_t *whole = xmalloc(3 * before), *planes = xmalloc(3 * after), *rgb = xmalloc(3 * after);
+    PictureRoom room = { 0 };
     for (int i = 0; i < set->count; i++) {
         char path[4096], file[4200];
         class_folder(path, sizeof path, c, data, part, set->labels[i]);
         interleave(set->inputs + (size_t)i * (size_t)set->channels * before, set->channels, before,
-                   pixels.rgb);
-        picture_resize(&pixels, &view, &resizer, planes);
+                   whole);
+        picture_resize(whole, &all, &view, side, &room, planes);
         interleave(planes, 3, after, rgb);
         bool jpeg = strcmp(c->format, "jpeg") == 0;
         snprintf(file, sizeof file, "%s/%05d.%s", path, i, jpeg ? "jpg" : "png");
         picture_write(file, rgb, side, jpeg);
     }
-    free(resizer.memory);
+    picture_room_free(&room);
     free(rgb);
     free(planes);
-    free(pixels.rgb);
+    free(whole);
 }
 
 int main(int argc, char **argv)
@@ -127,7 +128,7 @@ int main(int argc, char **argv)
         args_reject(&args, "as-folder", "a directory is needed");
     if (!data_open(&data, &c.data, 0, &error))
         FAIL_ERROR(&error);
-    CHECK(!data.folder, "", "%s is already a folder of pictures", c.data.data);
+    CHECK(!data.train.pictures, "", "%s is already a folder of pictures", c.data.data);
     char part[4000];
     const char *folder = c.folder;
     snprintf(part, sizeof part, "%.*s.part", (int)(strlen(folder) - (folder[strlen(folder) - 1] == '/')), folder);

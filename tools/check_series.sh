@@ -12,6 +12,7 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 max_changed=60 max_hunks=10 max_file=350 max_reading=750
 # Files and steps with different limits.
 limits='
+02_data_parallel 455
 spawn.c 150
 ddp.c 220
 amp.c 280
@@ -20,6 +21,7 @@ launch.c 352
 03_ddp_fork:hunks 14
 04_ddp_launcher 370
 04_ddp_launcher:hunks 12
+07_dist_eval 455
 '
 branch=02_data_parallel # a dead end: the next step is compared with the one before it
 optional='launch.c'     # a reader can skip it, so it does not count as reading

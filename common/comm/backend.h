@@ -5,6 +5,7 @@
 //                                    with a stream, and the three functions below
 #pragma once
 #include "comm.h"
+#include "network.h"
 
 typedef enum CallKind {
     CALL_ALL_REDUCE,
@@ -33,6 +34,7 @@ struct Comm {
     Device *device;
     char name[16];
     CommConfig config;
+    Network network;            // that --slow-network and --shared-link simulate
     uint64_t calls, pair_calls; // collectives; sends and receives
     uint64_t bytes;
     // --check-collectives: called before each collective; else NULL. While it runs, `checking` is

@@ -74,25 +74,14 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
     return call->count > 0;
 }
 
-static void simulate_slow_network(void *seconds)
-{
-    trace_begin("slow network");
-    sleep_for(*(double *)seconds);
-    trace_end();
-}
-
-// A simulated network delays a call by 1 ms and by the time that its bytes take. An all-reduce on a
-// ring sends 2 (size - 1) / size times the bytes that it sums. With --slow-network each rank has
-// its own link; with --shared-link all ranks' bytes go over one link in turn.
+// An all-reduce on a ring sends 2 (size - 1) / size times the bytes that it sums.
 void call_end(Comm *comm, Stream *stream, const Call *call)
 {
-    double own = comm->config.slow_network, shared = comm->config.shared_link;
-    if (own + shared > 0 && comm->size > 1 && call->count > 0 && !comm->checking) {
+    if (comm->network.rate > 0 && comm->size > 1 && call->count > 0 && !comm->checking) {
         double times = call->kind == CALL_ALL_REDUCE ? 2 - 2.0 / comm->size : 1;
-        double bytes = times * (double)(call->count * comm_width(call->type)), seconds = 1e-3;
-        seconds += own > 0 ? bytes / (1e6 * own) : 0;
-        seconds += shared > 0 ? comm->size * bytes / (1e6 * shared) : 0;
-        stream_enqueue(stream, simulate_slow_network, &seconds, sizeof seconds);
+        double bytes = times * (double)(call->count * comm_width(call->type));
+        NetworkMessage message = { &comm->network, (size_t)bytes };
+        stream_enqueue(stream, network_send, &message, sizeof message);
     }
 }
 

@@ -136,18 +136,26 @@ void comm_options(Args *args, CommConfig *config)
           .min = 0, .max = 1e6 }));
 }
 
+// A rank has its own link (--slow-network), or its part of one that all share (--shared-link). With
+// both, the slower one counts.
+static double network_rate(const CommConfig *config, int size)
+{
+    double own = config->slow_network, share = config->shared_link / size;
+    return own > 0 && (own < share || share == 0) ? own : share;
+}
+
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config)
 {
     Comm *comm = xcalloc(1, sizeof *comm);
     *comm = (Comm){ .rank = world->rank, .size = world->size, .device = device,
                     .config = config ? *config : (CommConfig){ 0 } };
+    comm->network.rate = network_rate(&comm->config, comm->size);
     comm->check = comm->config.checked ? compare_calls : NULL;
     snprintf(comm->name, sizeof comm->name, "%s", name);
     trace_begin("meet the other ranks");
     backend_connect(comm, world);
     trace_end();
-    if (comm->config.checked || comm->config.slow_network + comm->config.shared_link > 0 ||
-        comm_shares_devices)
+    if (comm->config.checked || comm->network.rate > 0 || comm_shares_devices)
         replay_forbid(device);
     return comm;
 }

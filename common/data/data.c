@@ -247,17 +247,10 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
 
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    return data_open_part(data, config, seed, 0, 1, err);
-}
-
-bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part, int parts,
-                    Error *err)
-{
     *data = (Data){ .samples = "images", .unit = "images" };
     bool good = data_find_and_read(data, config, seed, err) &&
         dataset_cut_to(&data->train, config->train_count, "--train-samples", data->name, err) &&
-        dataset_cut_to(&data->test, config->test_count, "--test-samples", data->name, err) &&
-        pictures_check(&data->test, part, parts, err);
+        dataset_cut_to(&data->test, config->test_count, "--test-samples", data->name, err);
     if (good)
         fingerprint_write(data);
     else
@@ -267,7 +260,8 @@ bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part
 
 void data_close(Data *data)
 {
-    pictures_close(data);
+    pictures_close(&data->train);
+    pictures_close(&data->test);
     free(data->train.inputs);
     free(data->train.labels);
     free(data->test.inputs);

@@ -81,6 +81,28 @@ bool data_file_end(DataFile *file, Error *err)
     return (got == 0 && status == Z_OK) || file_error(file, "the file is too long", err);
 }
 
+bool data_file_load(const char *path, FileBytes *to, Error *err)
+{
+    int64_t size;
+    int fd = data_file_descriptor(path, "it must stay readable during the run", &size, err);
+    if (fd < 0)
+        return false;
+    bool good = size <= 256 << 20 || error_set(err, "make it smaller, or remove it",
+                                               "%s: the file is larger than 256 MiB", path);
+    if (good) {
+        PROGRESS_DOING("reading", path);
+        to->size = 0;
+        to->bytes = data_memory(to->bytes, &to->capacity, size);
+        ssize_t got = 1;
+        for (; got > 0 && to->size < (size_t)size; to->size += got > 0 ? got : 0)
+            got = TEMP_FAILURE_RETRY(read(fd, to->bytes + to->size, size - to->size));
+        good = got > 0 || error_set(err, "", "%s: %s", path, got < 0 ? strerror(errno)
+                                    : "the file became shorter while it was read");
+    }
+    close(fd);
+    return good;
+}
+
 void *data_memory(void *memory, size_t *capacity, size_t bytes)
 {
     if (bytes <= *capacity && memory)

@@ -23,5 +23,13 @@ bool data_file_end(DataFile *file, Error *err);
 
 bool data_file_missing(const char *path);
 
+// Begin with { 0 }; data_file_load grows the memory and reuses it. The caller frees it.
+typedef struct FileBytes {
+    uint8_t *bytes;
+    size_t size, capacity;
+} FileBytes;
+// Reads a whole regular file of at most 256 MiB.
+bool data_file_load(const char *path, FileBytes *to, Error *err);
+
 // Returns `memory` if it has `bytes` or more; else frees it and returns new memory.
 void *data_memory(void *memory, size_t *capacity, size_t bytes);

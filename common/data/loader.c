@@ -44,7 +44,7 @@ typedef struct Slot {
 typedef struct Worker {
     Loader *loader;
     pthread_t thread;
-    PictureTools tools;
+    PictureRoom room;
     uint8_t *picture;       // one, before it is placed on the canvas
 } Worker;
 
@@ -158,7 +158,7 @@ static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *lab
     const int top = (shape->h - set->height) / 2, left = (shape->w - set->width) / 2;
     *label = set->labels[id];
     if (set->pictures) { // cropped and flipped as it is made
-        if (!picture_make(set, id, augment, loader->epoch, &worker->tools, worker->picture, &error))
+        if (!picture_make(set, id, augment, loader->epoch, &worker->room, worker->picture, &error))
             FAIL_ERROR(&error);
         image_place(loader, worker->picture, top, left, false, canvas);
         return;
@@ -364,7 +364,7 @@ void loader_free(Loader *loader)
     stream_sync(device_stream(loader->device)); // it may still read a slot
 
     for (int i = 0; i <= loader->config.workers; i++) {
-        picture_tools_free(&loader->workers[i].tools);
+        picture_room_free(&loader->workers[i].room);
         free(loader->workers[i].picture);
     }
     for (int i = 0; i < LOADER_SLOTS; i++)

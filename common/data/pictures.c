@@ -1,77 +1,111 @@
-// pictures.c - a data set of picture files.
+// pictures.c - lists, decodes and resizes pictures.
 #include "data/pictures.h"
+#include "progress.h"
 #include "data/formats.h"
 #include "rng.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-// In a folder with a single level, about a fifth of each class's files are for evaluation, at least
-// one unless the class has only one. The choice depends only on the list of files.
-static void choose_files(const Folder *folder, bool *for_test)
+// --- the files -----------------------------------------------------------------------------------
+
+static const char hint[] = "put .jpg, .jpeg or .png files in DIR/train/CLASS/ and DIR/val/CLASS/";
+
+static int is_folder(const struct dirent *entry)
 {
-    int *left = xcalloc(folder->classes, sizeof *left);
-    int32_t *order = xmalloc(folder->count * sizeof *order);
-    for (int i = 0; i < folder->count; i++)
-        left[folder->files[i].label]++;
-    for (int k = 0; k < folder->classes; k++) {
-        int wanted = (int)fmax(1, rint(0.2 * left[k])), most = left[k] - 1;
-        left[k] = wanted < most ? wanted : most;
+    return entry->d_name[0] != '.' && entry->d_type != DT_REG;
+}
+
+static int is_picture(const struct dirent *entry)
+{
+    const char *end = strrchr(entry->d_name, '.');
+    bool picture = end && (strcasecmp(end, ".jpg") == 0 || strcasecmp(end, ".jpeg") == 0 ||
+                           strcasecmp(end, ".png") == 0);
+    return entry->d_name[0] != '.' && (picture || entry->d_type == DT_DIR);
+}
+
+// Sets *names, sorted. Returns how many there are; on an error, or if there are none, 0.
+static int list(const char *path, int (*wanted)(const struct dirent *), struct dirent ***names,
+                Error *err)
+{
+    PROGRESS_DOING("listing", path);
+    int count = scandir(path, names, wanted, alphasort);
+    if (count <= 0)
+        error_set(err, hint, "%s: %s", path, count < 0 ? strerror(errno) : "nothing is in it");
+    if (count == 0)
+        free(*names);
+    return count > 0 ? count : 0;
+}
+
+// Adds the pictures in the folder `path`; `all` gets their paths below DIR.
+static bool class_add(Dataset *set, FILE *all, const char *path, int label, Error *err)
+{
+    struct Pictures *p = set->pictures;
+    struct dirent **files;
+    int count = list(path, is_picture, &files, err), end = set->count + count;
+    bool good = count > 0;
+    if (!good)
+        return false;
+    set->labels = reallocarray(set->labels, end, sizeof *set->labels);
+    p->at = reallocarray(p->at, end, sizeof *p->at);
+    CHECK(set->labels && p->at, "", "out of memory: no room for the names of %d files", end);
+    for (int i = 0; i < count; i++, set->count++) {
+        if (files[i]->d_type == DT_DIR)
+            good = error_set(err, hint, "%s/%s: a folder in the folder of a class", path,
+                             files[i]->d_name);
+        set->labels[set->count] = label;
+        p->at[set->count] = ftell(all);
+        fprintf(all, "%s/%s%c", path + strlen(p->dir) + 1, files[i]->d_name, '\0');
+        free(files[i]);
     }
-    torch_randperm(0, folder->count, order);
-    for (int i = 0; i < folder->count; i++)
-        for_test[order[i]] = left[folder->files[order[i]].label]-- > 0;
-    free(order);
-    free(left);
+    free(files);
+    progress_beat();
+    return good;
 }
 
-static void share_files(Data *data, const Folder *folder)
+// Lists the classes and files of a part of the folder: "train" or "val".
+static bool set_add(Data *data, Dataset *set, const char *dir, const char *part, int size,
+                    Error *err)
 {
-    bool *for_test = xcalloc(folder->count, sizeof *for_test);
-    if (!folder->sets)
-        choose_files(folder, for_test);
-    for (int i = 0; i < folder->count; i++) {
-        Dataset *set = for_test[i] || i >= folder->train_count ? &data->test : &data->train;
-        set->labels[set->count] = folder->files[i].label;
-        set->pictures->files[set->count++] = i;
+    struct Pictures *p = xcalloc(1, sizeof *p);
+    struct dirent **folders;
+    char path[2 * PATH_MAX];
+    size_t bytes;
+    snprintf(path, sizeof path, "%s/%s", dir, part);
+    *set = (Dataset){ .channels = 3, .height = size, .width = size, .per_row = 1, .pictures = p };
+    set->classes = list(path, is_folder, &folders, err);
+    p->dir = xstrdup(dir);
+    p->class_names = xcalloc(set->classes + 1, sizeof *p->class_names);
+    FILE *all = open_memstream(&p->names, &bytes);
+    CHECK(all, "", "out of memory");
+    bool good = set->classes > 1 || (set->classes == 1 &&
+                                     error_set(err, hint, "%s: there is only one class", path));
+    for (int i = 0; i < set->classes; i++) {
+        p->class_names[i] = xstrdup(folders[i]->d_name);
+        snprintf(path, sizeof path, "%s/%s/%s", dir, part, folders[i]->d_name);
+        good = good && class_add(set, all, path, i, err);
+        free(folders[i]);
     }
-    free(for_test);
+    if (set->classes > 0)
+        free(folders);
+    fclose(all);
+    data_checksum(data, p->names, bytes);
+    return good;
 }
 
-void pictures_cut(Dataset *set, int count)
+static bool classes_match(char **train, char **val, const char *dir, Error *err)
 {
-    for (int64_t i = 0; i < count; i++) {
-        set->pictures->files[i] = set->pictures->files[i * set->count / count];
-        set->labels[i] = set->labels[i * set->count / count];
-    }
-    set->count = count;
-}
-
-static void dataset_set(Dataset *set, const Folder *folder, int size)
-{
-    const size_t room = (size_t)folder->count + 1;
-    *set = (Dataset){ .channels = 3, .height = size, .width = size, .classes = folder->classes,
-                      .per_row = 1, .labels = xmalloc(room * sizeof *set->labels),
-                      .pictures = xcalloc(1, sizeof *set->pictures) };
-    set->pictures->folder = folder;
-    set->pictures->files = xmalloc(room * sizeof *set->pictures->files);
-    set->pictures->resize = (int)lrint(size * 256 / 224.0);
-}
-
-// Adds all paths, but the contents of at most 64 files: to read all of ImageNet (140 GB) would take
-// too long.
-static void checksum_add(Data *data, const Folder *folder)
-{
-    enum { FILES = 64 };
-    FileBytes bytes = { 0 };
-    Error ignored;          // a file that is too large is reported when it is needed
-    for (int i = 0; i < folder->count; i++)
-        data_checksum(data, folder->files[i].path, strlen(folder->files[i].path) + 1);
-    for (int64_t i = 0; i < FILES; i++)
-        if (folder_read(folder, (int)(i * folder->train_count / FILES), &bytes, &ignored))
-            data_checksum(data, bytes.bytes, bytes.size);
-    free(bytes.bytes);
+    for (int i = 0; train[i] || val[i]; i++)
+        if (!train[i] || !val[i] || strcmp(train[i], val[i]) != 0)
+            return error_set(err, "val needs the same class folders as train",
+                             "%s: class %d is %s in train, but %s in val", dir, i,
+                             train[i] ? train[i] : "missing", val[i] ? val[i] : "missing");
+    return true;
 }
 
 static void plain_text(char *text)
@@ -83,92 +117,400 @@ static void plain_text(char *text)
 
 bool pictures_open(Data *data, const DataConfig *config, Error *err)
 {
-    int size = config->image_size ? config->image_size : 224;
-    Folder *folder = xcalloc(1, sizeof *folder);
-    if (!folder_open(folder, config->data, err)) {
-        free(folder);
-        return false;
-    }
-    data->folder = folder;
-    data->class_names = (const char *const *)folder->class_names;
-    for (int i = 0; i < folder->classes; i++)
-        plain_text(folder->class_names[i]);
-    dataset_set(&data->train, folder, size);
-    dataset_set(&data->test, folder, size);
-    share_files(data, folder);
-    checksum_add(data, folder);
-    return true;
-}
-
-void pictures_close(Data *data)
-{
-    if (!data->folder)
-        return;
-    free(data->train.pictures->files);
-    free(data->train.pictures);
-    free(data->test.pictures->files);
-    free(data->test.pictures);
-    folder_close(data->folder);
-    free(data->folder);
-}
-
-bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
-                  PictureTools *tools, uint8_t *out, Error *err)
-{
-    const struct Pictures *p = set->pictures;
-    char name[4096];
-    int width, height, side = set->width;
-    folder_name(p->folder, p->files[id], name, sizeof name);
-    if (!folder_read(p->folder, p->files[id], &tools->file, err) ||
-        !picture_size(name, tools->file.bytes, tools->file.size, &width, &height, err))
-        return false;
-    View view = augment->crop ? view_random(width, height, side, augment->seed, epoch, id)
-                              : view_center(width, height, p->resize, side);
-    view.flip = view.flip && augment->flip;
-    if (!picture_decode(name, tools->file.bytes, tools->file.size, view_needs(&view),
-                        &tools->pixels, err))
-        return false;
-    picture_resize(&tools->pixels, &view, &tools->resizer, out);
-    return true;
-}
-
-static int part_begin(int part, int parts, int count)
-{
-    return (int)((int64_t)count * part / parts);
-}
-
-bool pictures_check(const Dataset *set, int part, int parts, Error *err)
-{
-    const struct Pictures *p = set->pictures;
-    static const Augment center = { .crop = false };
-    if (!p)
-        return true;
-    const int end = part_begin(part + 1, parts, set->count), files = p->folder->count;
-    uint8_t *out = xmalloc((size_t)set->height * set->width * 3);
-    PictureTools tools = { 0 };
-    bool good = folder_check(p->folder, part_begin(part, parts, files),
-                             part_begin(part + 1, parts, files), err);
-    for (int i = part_begin(part, parts, set->count); i < end && good; i++) {
-        FileEnds ends;
-        good = folder_read_ends(p->folder, p->files[i], &ends, err) &&
-               (picture_looks_whole(ends.first, ends.last) ||
-                picture_make(set, i, &center, 0, &tools, out, err));
-    }
-    picture_tools_free(&tools);
-    free(out);
+    const int size = config->image_size ? config->image_size : 224;
+#ifdef DDP_PICTURES_MISSING
+    return error_set(err, "install the package, then build again", "--data %s: this program cannot "
+                     "read pictures: there was " DDP_PICTURES_MISSING, config->data);
+#endif
+    bool good = set_add(data, &data->train, config->data, "train", size, err) &&
+                set_add(data, &data->test, config->data, "val", size, err) &&
+                classes_match(data->train.pictures->class_names, data->test.pictures->class_names,
+                              config->data, err);
+    data->class_names = (const char *const *)data->train.pictures->class_names;
+    for (int i = 0; i < data->train.classes; i++)
+        plain_text(data->train.pictures->class_names[i]);
     return good;
 }
 
-void picture_tools_free(PictureTools *tools)
+void pictures_close(Dataset *set)
 {
-    free(tools->file.bytes);
-    free(tools->pixels.rgb);
-    free(tools->resizer.memory);
+    struct Pictures *p = set->pictures;
+    for (int i = 0; p && p->class_names[i]; i++)
+        free(p->class_names[i]);
+    if (p) {
+        free(p->class_names);
+        free(p->names);
+        free(p->at);
+        free(p->dir);
+    }
+    free(p);
+}
+
+void pictures_cut(Dataset *set, int count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        set->pictures->at[i] = set->pictures->at[i * set->count / count];
+        set->labels[i] = set->labels[i * set->count / count];
+    }
 }
 
 void picture_file(const Dataset *set, int id, char *out, size_t size)
 {
-    const struct Pictures *p = set->pictures;
-    snprintf(out, size, "%s", p->folder->files[p->files[id]].path);
+    snprintf(out, size, "%s", set->pictures->names + set->pictures->at[id]);
     plain_text(out);
+}
+
+// --- which part of a picture becomes the image ---------------------------------------------------
+
+static double uniform(uint32_t bits, double low, double high)
+{
+    return low + (high - low) * bits * 0x1p-32;
+}
+
+static Span span_of(int first, int count, int side)
+{
+    return (Span){ first, (double)count / side, first, first + count };
+}
+
+View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, int32_t id)
+{
+    const double ratio = 4.0 / 3, area = (double)width * height;
+    int w = (int)fmin(width, rint(height * ratio)), h = (int)fmin(height, rint(width * ratio));
+    int x = (width - w) / 2, y = (height - h) / 2;  // the centre, if ten tries fail
+    for (uint64_t try = 1; try <= 10; try++) {
+        Philox r = philox(seed, (uint64_t)epoch, (uint32_t)id | try << 32);
+        double a = area * uniform(r.v[0], 0.08, 1);
+        double q = exp(uniform(r.v[1], -log(ratio), log(ratio)));
+        int wide = (int)lrint(sqrt(a * q)), high = (int)lrint(sqrt(a / q));
+        if (wide < 1 || wide > width || high < 1 || high > height)
+            continue;
+        w = wide, h = high;
+        x = (int)((uint64_t)r.v[2] * (uint64_t)(width - w + 1) >> 32);
+        y = (int)((uint64_t)r.v[3] * (uint64_t)(height - h + 1) >> 32);
+        break;
+    }
+    return (View){ span_of(x, w, side), span_of(y, h, side),
+                   jitter_of(seed, epoch, id, 0).flip };
+}
+
+View view_center(int width, int height, int side)
+{
+    const int shorter = (int)lrint(side * 256 / 224.0), least = width < height ? width : height;
+    View view = { span_of(0, width, (int)((int64_t)shorter * width / least)),
+                  span_of(0, height, (int)((int64_t)shorter * height / least)), false };
+    Span *spans[] = { &view.x, &view.y };
+    for (int i = 0; i < 2; i++)     // lrint: a half rounds to even, as in torchvision
+        spans[i]->from = spans[i]->step * lrint((spans[i]->high / spans[i]->step - side) / 2);
+    return view;
+}
+
+// --- resizing ------------------------------------------------------------------------------------
+
+// Rows become 8-bit rows, then columns. An output pixel is a weighted mean of the source pixels
+// near its centre. The weights fall to 0 at a distance of one source pixel, or if the picture
+// shrinks, one output pixel:
+//
+//   source   | 0 | 1 | 2 | 3 | 4 | 5 | 6 |       shrinking by 2: output 1 has its centre at 3.0,
+//   weight         .12 .38 .38 .12               and weights for the sources 1 to 4
+//
+// Weights have 22 fractional bits: with 8 bits for the pixel and 2 spare bits that makes 32.
+enum { WEIGHT_BITS = 22, HALF = 1 << (WEIGHT_BITS - 1) };
+
+// The centre of output pixel i, which depends on the source pixels *first to *end - 1.
+static double pixels_of(const Span *span, int i, int *first, int *end)
+{
+    double reach = fmax(1, span->step), centre = span->from + (i + 0.5) * span->step;
+    int low = (int)(centre - reach + 0.5), high = (int)(centre + reach + 0.5);
+    *first = low > span->low ? low : span->low;
+    *end = high < span->high ? high : span->high;
+    return centre;
+}
+
+Rect view_needs(const View *view, int side)
+{
+    Rect r;
+    int unused, right, bottom;
+    pixels_of(&view->x, 0, &r.x, &unused);
+    pixels_of(&view->x, side - 1, &unused, &right);
+    pixels_of(&view->y, 0, &r.y, &unused);
+    pixels_of(&view->y, side - 1, &unused, &bottom);
+    r.width = right - r.x;
+    r.height = bottom - r.y;
+    return r;
+}
+
+static size_t row_length(const Span *span) { return 2 + 2 * (size_t)ceil(fmax(1, span->step)) + 1; }
+
+// A row for each output pixel: first source pixel, number of weights, weights.
+static void table_fill(const Span *span, int side, int32_t *row)
+{
+    const double reach = fmax(1, span->step);
+    for (int i = 0; i < side; i++, row += row_length(span)) {
+        int first, end;
+        double centre = pixels_of(span, i, &first, &end), sum = 0;
+        for (int x = first; x < end; x++)
+            sum += fmax(0, reach - fabs(x + 0.5 - centre));
+        for (int x = first; x < end; x++)
+            row[2 + x - first] = (int32_t)(0.5 + fmax(0, reach - fabs(x + 0.5 - centre)) / sum *
+                                                     (1 << WEIGHT_BITS));
+        row[0] = first;
+        row[1] = end - first;
+    }
+}
+
+// Resizes a row of pixels, of which the first is source pixel x, to `side` bytes each of red, green
+// and blue, in planes of `plane` bytes. flip: from right to left.
+static void row_resize(const View *view, const int32_t *row, int side, const uint8_t *pixels, int x,
+                       uint8_t *planes, size_t plane)
+{
+    const size_t length = row_length(&view->x);
+    for (int i = 0; i < side; i++, row += length) {
+        const uint8_t *from = pixels + 3 * (row[0] - x);
+        int32_t red = HALF, green = HALF, blue = HALF;
+        for (int k = 0; k < row[1]; k++, from += 3) {
+            red += from[0] * row[2 + k];
+            green += from[1] * row[2 + k];
+            blue += from[2] * row[2 + k];
+        }
+        uint8_t *to = planes + (view->flip ? side - 1 - i : i);
+        to[0] = (uint8_t)(red >> WEIGHT_BITS);
+        to[plane] = (uint8_t)(green >> WEIGHT_BITS);
+        to[2 * plane] = (uint8_t)(blue >> WEIGHT_BITS);
+    }
+}
+
+// Rows of `side` bytes, of which the first is source row y, become out (side, side).
+static void plane_resize(const Span *span, const int32_t *row, int side, const uint8_t *rows, int y,
+                         int32_t *restrict sums, uint8_t *restrict out)
+{
+    for (int i = 0; i < side; i++, row += row_length(span), out += side) {
+        const uint8_t *from = rows + (size_t)(row[0] - y) * side;
+        for (int x = 0; x < side; x++)
+            sums[x] = HALF;
+        for (int k = 0; k < row[1]; k++, from += side)
+            for (int x = 0; x < side; x++)
+                sums[x] += from[x] * row[2 + k];
+        for (int x = 0; x < side; x++)
+            out[x] = (uint8_t)(sums[x] >> WEIGHT_BITS);
+    }
+}
+
+void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int side,
+                    PictureRoom *room, uint8_t *out)
+{
+    const Rect needs = view_needs(view, side);
+    const size_t across = side * row_length(&view->x), down = side * row_length(&view->y);
+    const size_t plane = (size_t)needs.height * side;
+    int32_t *table = room->tables =
+        data_memory(room->tables, &room->tables_room,
+                    (across + down + side) * sizeof *table + 3 * plane);
+    int32_t *sums = table + across + down;
+    uint8_t *planes = (uint8_t *)(sums + side);
+    table_fill(&view->x, side, table);
+    table_fill(&view->y, side, table + across);
+    for (int y = 0; y < needs.height; y++)
+        row_resize(view, table, side, rgb + (size_t)3 * (needs.y - at->y + y) * at->width, at->x,
+                   planes + (size_t)y * side, plane);
+    for (int c = 0; c < 3; c++)
+        plane_resize(&view->y, table + across, side, planes + c * plane, needs.y, sums,
+                     out + (size_t)c * side * side);
+}
+
+// --- decoding ------------------------------------------------------------------------------------
+
+#ifndef MOST_PIXELS             // the fuzzer's are fewer
+#define MOST_PIXELS 178956970   // Pillow's limit: twice Image.MAX_IMAGE_PIXELS
+#endif
+
+typedef struct Job {
+    PictureRoom *room;
+    const Augment *augment;
+    int64_t epoch;
+    int id, side;
+    Rect at;                    // what is decoded: at least what the view needs
+    char problem[256];
+} Job;
+
+#ifdef DDP_PICTURES_MISSING     // "no libpng (libpng-dev)": which packages were missing
+static bool decode(Job *job) { return false; }
+#else
+
+#include <setjmp.h>
+
+#include <jpeglib.h>
+#include <png.h>
+
+// Chooses the view of a picture of this size. False: the picture is too large.
+static bool view_choose(Job *job, int64_t width, int64_t height)
+{
+    const Augment *augment = job->augment;
+    View *view = &job->room->view;
+    snprintf(job->problem, sizeof job->problem, "%lld x %lld pixels: too many for memory",
+             (long long)width, (long long)height);
+    if (width > 65535 || height > 65535 || width * height > MOST_PIXELS)
+        return false;
+    *view = view_center((int)width, (int)height, job->side);
+    if (augment->crop)
+        *view = view_random((int)width, (int)height, job->side, augment->seed, job->epoch, job->id);
+    view->flip = view->flip && augment->flip;
+    job->at = view_needs(view, job->side);
+    return true;
+}
+
+// libjpeg reports an error through a function that must not return: it jumps back to jpeg_run.
+typedef struct Jpeg {
+    struct jpeg_decompress_struct info;     // the first member: libjpeg passes its address
+    struct jpeg_error_mgr errors;
+    struct jpeg_progress_mgr progress;
+    Job *job;
+    jmp_buf stopped;
+} Jpeg;
+
+_Noreturn static void jpeg_stop(void *info, const char *problem)
+{
+    Jpeg *jpeg = info;
+    if (problem)
+        snprintf(jpeg->job->problem, sizeof jpeg->job->problem, "JPEG: %s", problem);
+    longjmp(jpeg->stopped, 1);
+}
+
+static void jpeg_on_error(j_common_ptr info)
+{
+    char text[JMSG_LENGTH_MAX];
+    info->err->format_message(info, text);
+    jpeg_stop(info, text);
+}
+
+static void jpeg_on_warning(j_common_ptr info, int level) { }   // ignored, as by Pillow
+
+// All scans of a progressive file are decoded before its first row. A file of 100 KB can have
+// thousands of scans, and each takes time for all pixels; encoders write about 10.
+static void jpeg_on_progress(j_common_ptr info)
+{
+    if (((j_decompress_ptr)info)->input_scan_number > 100)
+        jpeg_stop(info, "more than 100 scans");
+}
+
+// Called at the end of the buffer, which holds the whole file.
+static boolean jpeg_on_end(j_decompress_ptr info) { jpeg_stop(info, "the file is truncated"); }
+
+// Like Pillow, reads the values of every CMYK JPEG as 255 - ink.
+static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int width)
+{
+    for (int i = 0; i < width; i++, cmyk += 4)
+        for (int c = 0; c < 3; c++)
+            *rgb++ = (uint8_t)((cmyk[c] * cmyk[3] + 127) / 255);
+}
+
+// Decodes only the rows and columns that the view needs, and on each side a block of columns more:
+// if colours have fewer columns than brightness, they are interpolated, also from the next block.
+static void jpeg_decode(Jpeg *jpeg)
+{
+    j_decompress_ptr in = &jpeg->info;
+    PictureRoom *room = jpeg->job->room;
+    Rect *at = &jpeg->job->at;
+    jpeg_create_decompress(in);
+    in->progress = &jpeg->progress;
+    jpeg->progress.progress_monitor = jpeg_on_progress;
+    jpeg_mem_src(in, room->file.bytes, room->file.size);
+    in->src->fill_input_buffer = jpeg_on_end;
+    jpeg_read_header(in, TRUE);
+    if (!view_choose(jpeg->job, in->image_width, in->image_height))
+        jpeg_stop(in, NULL);
+    in->out_color_space = in->num_components == 4 ? JCS_CMYK : JCS_RGB;
+    jpeg_start_decompress(in);
+
+    const int block = in->max_h_samp_factor * DCTSIZE, right = at->x + at->width + block;
+    JDIMENSION left = at->x > block ? at->x - block : 0;
+    JDIMENSION width = (right < (int)in->output_width ? right : (int)in->output_width) - left;
+    if (width < in->output_width)
+        jpeg_crop_scanline(in, &left, &width);      // makes it wider, to whole blocks
+    at->x = left;
+    at->width = width;
+    const size_t bytes = (size_t)3 * width, all = bytes * at->height;
+    room->rgb = data_memory(room->rgb, &room->rgb_room, all + (size_t)4 * width);
+    JSAMPROW rgb = room->rgb, spare = rgb + all;
+    if (at->y > 0)    // a later skip can give wrong rows: libjpeg-turbo's issue 915
+        jpeg_skip_scanlines(in, at->y);
+    for (; rgb < spare; rgb += bytes) {
+        jpeg_read_scanlines(in, in->output_components == 4 ? &spare : &rgb, 1);
+        if (in->output_components == 4)
+            cmyk_to_rgb(spare, rgb, width);
+    }
+    // If the file does not end as a whole one does, decoding shows whether a row is missing.
+    if (memcmp(room->file.bytes + room->file.size - 2, "\xFF\xD9", 2) != 0)
+        while (in->output_scanline < in->output_height)
+            jpeg_read_scanlines(in, &spare, 1);
+}
+
+static bool jpeg_run(Jpeg *jpeg)
+{
+    bool good = setjmp(jpeg->stopped) == 0;
+    if (good)
+        jpeg_decode(jpeg);
+    jpeg_destroy_decompress(&jpeg->info);
+    return good;
+}
+
+// Decodes all pixels, as RGBA: without A, libpng would mix the colours with a background. Alpha is
+// then dropped, as by Pillow.
+static bool png_run(Job *job)
+{
+    png_image image = { .version = PNG_IMAGE_VERSION };
+    PictureRoom *room = job->room;
+    bool good = png_image_begin_read_from_memory(&image, room->file.bytes, room->file.size);
+    bool fits = good && view_choose(job, image.width, image.height);
+    const size_t width = image.width, pixels = fits ? width * image.height : 0;
+    room->rgb = data_memory(room->rgb, &room->rgb_room, 4 * pixels);
+    image.format = PNG_FORMAT_RGBA;
+    image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
+    if (fits)
+        good = png_image_finish_read(&image, NULL, room->rgb, 0, NULL);
+    if (!good)
+        snprintf(job->problem, sizeof job->problem, "PNG: %s", image.message);
+    png_image_free(&image);
+    for (size_t i = 0; good && i < pixels; i++)
+        memmove(room->rgb + 3 * i, room->rgb + 4 * i, 3);
+    job->at = (Rect){ 0, 0, width, image.height };
+    return good && fits;
+}
+
+static bool decode(Job *job)
+{
+    const FileBytes *file = &job->room->file;
+    Jpeg jpeg = { .job = job };
+    if (file->size > 8 && memcmp(file->bytes, "\x89PNG\r\n\x1A\n", 8) == 0)
+        return png_run(job);
+    jpeg.info.err = jpeg_std_error(&jpeg.errors);
+    jpeg.errors.error_exit = jpeg_on_error;
+    jpeg.errors.emit_message = jpeg_on_warning;
+    if (file->size > 3 && memcmp(file->bytes, "\xFF\xD8\xFF", 3) == 0)
+        return jpeg_run(&jpeg);
+    snprintf(job->problem, sizeof job->problem, "%s",
+             file->size ? "neither a JPEG nor a PNG file" : "the file is empty");
+    return false;
+}
+
+#endif
+
+bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
+                  PictureRoom *room, uint8_t *out, Error *err)
+{
+    const struct Pictures *p = set->pictures;
+    Job job = { room, augment, epoch, id, set->width };
+    char path[2 * PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", p->dir, p->names + p->at[id]);
+    if (!data_file_load(path, &room->file, err))
+        return false;
+    if (!decode(&job))
+        return error_set(err, "replace or remove the file", "%s: %s", path, job.problem);
+    picture_resize(room->rgb, &job.at, &room->view, set->width, room, out);
+    return true;
+}
+
+void picture_room_free(PictureRoom *room)
+{
+    free(room->file.bytes);
+    free(room->rgb);
+    free(room->tables);
 }

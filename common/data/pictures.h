@@ -1,35 +1,66 @@
-// pictures.h - a data set of picture files.
+// pictures.h - a folder of JPEG and PNG files, as torchvision's ImageFolder expects it:
+//
+//   DIR/train/CLASS/FILE, DIR/val/CLASS/FILE
+//
+// Classes are the sorted names of train's folders, and label 0 is the first; val has the same ones.
+// Within a class, files are sorted by name, byte by byte. Only names that end in .jpg, .jpeg or
+// .png count, in upper or lower case; hidden ones do not. Symbolic links are followed.
 #pragma once
-#include "data.h"
-#include "data/folder.h"
-#include "data/resize.h"
+#include "data/files.h"
 
 struct Pictures {
-    const Folder *folder;
-    int32_t *files;         // (count): the index in the folder of sample i
-    int resize;             // the shorter side after resizing, unless a random part is cut
+    char *dir;
+    char **class_names;     // (classes), and NULL
+    char *names;            // of all files below DIR, each with its '\0': "train/cat/1.jpg"
+    size_t *at;             // (count): where in `names` a sample's begins
 };
 
 // Lists the files; fills in the sets, the names of the classes and the checksum.
 bool pictures_open(Data *data, const DataConfig *config, Error *err);
-void pictures_close(Data *data);
-// Checks part `part` of `parts`, of the folder and of this set. Fails if a file of the folder is
-// missing or empty. Decodes those pictures of the set that do not begin and end as a whole picture
-// does, and fails if one cannot be decoded. (To decode all would take as long as an evaluation.)
-bool pictures_check(const Dataset *set, int part, int parts, Error *err);
+void pictures_close(Dataset *set);
 // Keeps `count` samples of the set, evenly spread, since the set is sorted by class.
 void pictures_cut(Dataset *set, int count);
 
-// Memory of a thread that makes images. Begin with { 0 }.
-typedef struct PictureTools {
-    FileBytes file;
-    Pixels pixels;
-    Resizer resizer;
-} PictureTools;
-void picture_tools_free(PictureTools *tools);
+// What becomes an image, in one direction: output pixel i covers the source pixels from + i * step
+// to from + (i + 1) * step. Only source pixels from low to high - 1 count.
+typedef struct Span {
+    double from, step;
+    int low, high;
+} Span;
 
-// Image `id` of the set as bytes, out (3, height, width). Without augment->crop it is the centre.
-// With crop it is a random part, and augment->flip mirrors half of these parts, chosen at random.
-// The same seed, epoch and id give the same bytes.
+typedef struct View {
+    Span x, y;
+    bool flip;              // mirror the image
+} View;
+
+// RandomResizedCrop(side, scale = (0.08, 1), ratio = (3/4, 4/3)) and a flip, of a picture of this
+// size. The distribution is torchvision's; the random numbers depend on seed, epoch and id.
+View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, int32_t id);
+// Resize(side * 256 / 224) and CenterCrop(side).
+View view_center(int width, int height, int side);
+
+typedef struct Rect {
+    int x, y, width, height;
+} Rect;
+// The part of a picture on which its view depends, in an image of side x side pixels.
+Rect view_needs(const View *view, int side);
+
+// Memory of a thread that makes images. Begin with { 0 }.
+typedef struct PictureRoom {
+    FileBytes file;
+    uint8_t *rgb;
+    void *tables;
+    size_t rgb_room, tables_room;
+    View view;              // of the last picture
+} PictureRoom;
+void picture_room_free(PictureRoom *room);
+
+// Antialiased bilinear resizing, as Pillow's. rgb (at->height, at->width, 3): a part of a picture,
+// with all that the view needs. out (3, side, side): red, green, blue.
+void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int side,
+                    PictureRoom *room, uint8_t *out);
+
+// Image `id` of the set as bytes, out (3, height, width): a random view with augment->crop, else
+// the centre. The same seed, epoch and id give the same bytes.
 bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
-                  PictureTools *tools, uint8_t *out, Error *err);
+                  PictureRoom *room, uint8_t *out, Error *err);

@@ -9,7 +9,7 @@ INLINE void maxpool(const PoolJob *j, Type type, At at)
     Place p = place_of(&j->out, at);
     int h0 = p.h * s->stride - s->pad, w0 = p.w * s->stride - s->pad;
     const float first = (h0 < 0 ? -h0 : 0) * s->kernel_h + (w0 < 0 ? -w0 : 0);
-    Pack x, best, where;
+    Pack x, best, where, new_best, new_where;
     FOR_LANES(k) {
         best.v[k] = -INFINITY;
         where.v[k] = first;
@@ -18,10 +18,15 @@ INLINE void maxpool(const PoolJob *j, Type type, At at)
         for (int w = w0 < 0 ? 0 : w0; w < w0 + s->kernel_h && w < s->x.w; w++) {
             float position = (h - h0) * s->kernel_h + w - w0;
             load_at(type, j->x, pixel_at(&s->x, &p, h, w, at), &x);
+            // In two loops: gcc 14 would keep the packs in memory, and store only lanes that change.
             FOR_LANES(k) {
                 bool larger = x.v[k] > best.v[k] || x.v[k] != x.v[k];
-                best.v[k] = larger ? x.v[k] : best.v[k];
-                where.v[k] = larger ? position : where.v[k];
+                new_best.v[k] = larger ? x.v[k] : best.v[k];
+                new_where.v[k] = larger ? position : where.v[k];
+            }
+            FOR_LANES(k) {
+                best.v[k] = new_best.v[k];
+                where.v[k] = new_where.v[k];
             }
         }
     store_exact_at(type, j->y, at, &best);

@@ -79,10 +79,7 @@ const char *store_receive(int socket, StoreHead *head, void **value, size_t most
         return error ? error : "the message is too long";
     head->key[STORE_KEY - 1] = '\0';
     *value = xmalloc(head->bytes);
-    error = move(socket, 0, *value, head->bytes, seconds, early);
-    if (error)
-        free(*value);
-    return error;
+    return move(socket, 0, *value, head->bytes, seconds, early);
 }
 
 void store_new_token(char token[STORE_TOKEN])
@@ -279,7 +276,8 @@ static void find_rank0(const StoreConfig *config, Store *s)
         looked += fmin(clock_now() - begun, 2 * answer_limit);
         begun = clock_now();
         CHECK(looked < s->timeout, "check that this run's rank 0 runs and listens there",
-              "rank %d of %d could not join rank 0 within %.3g s: %s", c.rank, c.size, looked, why);
+              "rank %d of %d could not join rank 0 within %.3g s: %s", c.rank, c.size, s->timeout,
+              why);
         if (early && looked >= early_line)
             WARN("", "rank %d of %d could not join rank 0 within %.3g s, and tries again: %s",
                  c.rank, c.size, looked, why);

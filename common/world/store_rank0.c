@@ -248,9 +248,11 @@ static void *serve(void *arg)
     while (rank > 0 && !store_receive(socket, &head, &sent, STORE_MOST, INFINITY, NULL)) {
         StoreHead answer = store_answer(rank, &head, sent, &value);
         free(sent);
+        sent = NULL;
         if (store_send(socket, answer, value, INFINITY, NULL))
             break;
     }
+    free(sent);
     if (rank > 0)
         lose(rank, socket);
     close(socket);
@@ -333,11 +335,11 @@ static void report_tie(const char *what, bool every)
     }
 }
 
-static void report_stuck(double now, double since, bool ends)
+static void report_stuck(double now, double waited, bool ends)
 {
     int first = 0, size = server.config.size, named;
     char what[120], text[PROGRESS_LINE + 200], more[40] = "", hint[80] = "";
-    snprintf(what, sizeof what, "no rank has made progress for %.3g s%s", now - since,
+    snprintf(what, sizeof what, "no rank has made progress for %.3g s%s", waited,
              ends ? " (--timeout)" : "");
     if (!ends && server.config.timeout > 0)
         snprintf(hint, sizeof hint, "the run ends after %.3g s of this (--timeout)",
@@ -355,7 +357,7 @@ static void report_stuck(double now, double since, bool ends)
     WARN(hint, "%s; %s%s%s", what, size > 1 ? "all wait for " : "", text, more);
 }
 
-static void report_missing(double now, double since, bool ends)
+static void report_missing(double now, double waited, bool ends)
 {
     char missing[200] = "";
     int named = 0, there = 0;
@@ -367,7 +369,7 @@ static void report_missing(double now, double since, bool ends)
     }
     WARN("check that the missing ranks run, have rank 0's address, and are not stopped by a "
          "firewall", "only %d of %d ranks connected within %.3g s; %s: %s%s", there,
-         server.config.size, now - since, ends ? "missing" : "waiting for", missing,
+         server.config.size, waited, ends ? "missing" : "waiting for", missing,
          named > NAMED_MOST ? ", ..." : "");
 }
 
@@ -425,7 +427,7 @@ static void *watch(void *arg)
         before = signs;
         bool ends = now - since >= timeout, tells = !told && now - since >= early;
         if (ends || tells)
-            (all ? report_stuck : report_missing)(now, since, ends);
+            (all ? report_stuck : report_missing)(now, ends ? timeout : now - since, ends);
         if (ends)
             store_end_all(false);
         told = told || tells;

@@ -23,7 +23,8 @@ typedef struct StoreHello {
 
 // Sends or receives a message. Returns NULL, or what went wrong. `seconds` limits the time in which
 // nothing moves, in slices of 0.1 s: so a pause in which this process was stopped does not count.
-// early: a line to print after 10 s, or NULL. The caller frees *value.
+// early: a line to print after 10 s, or NULL. The caller frees *value, even after an
+// error.
 const char *store_send(int socket, StoreHead head, const void *value, double seconds,
                        const char *early);
 const char *store_receive(int socket, StoreHead *head, void **value, size_t most, double seconds,

@@ -34,7 +34,7 @@ def train_epoch(model, loader, optimizer, scaler, device):
                     loss = nn.functional.cross_entropy(model(some), their_labels, reduction="sum") / len(labels)
                 scaler.scale(loss).backward()
             total += loss.item()
-        scaler.unscale_(optimizer)              # before clipping
+        scaler.unscale_(optimizer)              # exercise 05-1 shows what clipping does without this line
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)                  # skips the step if a gradient is infinite: on all ranks, or on none
         scaler.update()

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two ranks must finish with 96 images, and with 97. Two and three must use all of 25 images, in equally many steps.
-# Four must share one image.
+# Two ranks must finish with 96 images, and with 97. Two and three must use all of 25 images, in equally many steps,
+# none of them three times in an epoch, and not the same ones twice in three epochs. Four must share one image.
 # fails with: two ranks finish with 97 images
 # fails with: rank 0 has 7 steps in the epoch and finished 6
 build
@@ -28,9 +28,9 @@ passed "two ranks finish with 97 images"
 know_images 25
 for n in 2 3; do
     why="Each place of a rank's share needs an image, also those beyond the end of the order."
-    learner $n $n "${seeing[@]}" --epochs 2
-    rm -f expected found
-    for epoch in 1 2; do
+    learner $n $n "${seeing[@]}" --epochs 3
+    rm -f expected found again
+    for epoch in 1 2 3; do
         rm -f took steps
         for ((rank = 0; rank < n; rank++)); do
             images $n.$rank.jsonl $epoch >one
@@ -40,10 +40,18 @@ for n in 2 3; do
         echo "25 images of 25, $(((25 + n - 1) / n)) on each rank, 0 unknown" >>expected
         echo "$(sort -u took | grep -c '[0-9]') images of 25, $(sort -nu steps | paste -sd/) on each rank," \
             "$(grep -c '?' took) unknown" >>found
+        sort -n took | uniq -c | awk '$1 > 2 { print "image " $2 ": " $1 " times in an epoch" }' >>again
+        sort -n took | uniq -d | paste -sd' ' >>again.$n
     done
     why="Every image must be used. If they do not divide evenly, a few are used twice, on two ranks."
     beside "$n ranks use all 25 images and take the same number of steps" same epoch \
         "expected                                " expected "found" found
+    why="To use the last image again and again, or a fixed one, is to train on it more than on the others."
+    equal "none of them is used three times in an epoch" "" "$(sort -u again | head -3)"
+    why="The order is a new one in each epoch. If the images to use twice come from it, they are others each time."
+    [ "$(sort -u again.$n | wc -l)" -gt 1 ] ||
+        wrong "the images used twice differ from epoch to epoch" <<<"in each of 3 epochs: $(head -1 again.$n)"
+    passed "the images used twice differ from epoch to epoch"
 done
 why="With --drop-last, the one image too many is dropped."
 learner dropped 2 "${seeing[@]}" --drop-last

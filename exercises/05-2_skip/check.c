@@ -60,7 +60,9 @@ void __wrap_gradients_check(Ops *ops, size_t count, const float *grads, Scalars 
         snprintf(name, sizeof name, "%s.%s", getenv("CHECKED"), getenv("RANK"));
         out = fopen(name, "w");
     }
-    if (out)
+    if (out) {
         fprintf(out, "%.9g\n", (double)count / (double)model->grad_count);
+        fflush(out);        // numbers behind the gradients may not be readable
+    }
     __real_gradients_check(ops, count, grads, scalars, stats);
 }

@@ -119,7 +119,7 @@ static std::shared_ptr<gloo::rendezvous::Context> connect(const Comm *comm, cons
     auto context = std::make_shared<gloo::rendezvous::Context>(comm->rank, comm->size);
     if (comm->size == 1)
         return context;
-    tcp_expect_sockets(4 * comm->size);     // pairs of three communicators, and rank 0's store
+    tcp_expect_sockets(3 * comm->size);     // pairs of two communicators, and rank 0's store
     auto device = listen_without_signals(world->address);
     GlooStore store(world, comm->name);
     context->setTimeout(timeout);

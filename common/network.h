@@ -1,0 +1,24 @@
+// network.h - a simulated slow network, for teaching. It sleeps for as long as a message would
+// take, so unlike a real network's copies it costs no core.
+#pragma once
+#include <stddef.h>
+
+// One link. Messages cross it one after the other. Then each has a latency of 1 ms, during which
+// the link carries the next one:
+//
+//   the link   | to device 1 | to device 2 |
+//   device 1   |             | latency |               arrived
+//   device 2   |             |             | latency | arrived
+typedef struct Network {
+    double rate;            // MB/s; 0: nothing is simulated
+    double idle;            // s: the time (clock.h) from which the link is free
+    size_t bytes;           // that have crossed it
+} Network;
+
+typedef struct NetworkMessage {
+    Network *network;
+    size_t bytes;
+} NetworkMessage;
+// Sleeps until the message has arrived. Its argument is a NetworkMessage, for stream_enqueue.
+// Several threads may send over one network.
+void network_send(void *message);
