@@ -111,7 +111,7 @@ stops() # stops NAME N RANK WHEN
 {
     hit "$@" STOP
     is_over "$1" 1 10 2.9
-    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\) (is lost: no answer within --timeout|: )"
+    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\)( is lost: no answer within --timeout|: )"
 }
 hangs() # hangs NAME N RANK WHEN
 {
