@@ -11,7 +11,7 @@ typedef struct VirtualConfig {
 void virtual_options(Args *args, VirtualConfig *config);
 // With virtual ranks: rejects options that cannot be combined with them, and makes a GPU's
 // operations deterministic.
-void virtual_check_options(const Args *args, const VirtualConfig *config, const DdpConfig *ddp,
+void virtual_check_options(const Args *args, const VirtualConfig *config, bool sync_bn,
                            const AmpConfig *amp, OpsConfig *ops);
 
 typedef struct Virtual {

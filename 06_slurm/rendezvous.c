@@ -6,7 +6,6 @@
 //   agree       the same program? the same options? which ranks share a machine?
 #include "rendezvous.h"
 #include "agree.h"
-#include "progress.h"
 #include "check.h"
 #include "device.h"
 #include "interrupt.h"

@@ -32,12 +32,12 @@ void virtual_options(Args *args, VirtualConfig *config)
           1, 4096 }));
 }
 
-void virtual_check_options(const Args *args, const VirtualConfig *config, const DdpConfig *ddp,
+void virtual_check_options(const Args *args, const VirtualConfig *config, bool sync_bn,
                            const AmpConfig *amp, OpsConfig *ops)
 {
     if (config->ranks == 0)
         return;
-    if (ddp->sync_bn)
+    if (sync_bn)
         args_reject(args, "virtual-ranks", "cannot be combined with --sync-bn: a process computes "
                     "its virtual ranks one after the other");
     if (amp->accumulate > 1)
@@ -132,7 +132,7 @@ void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *
 {
     v->model = model;
     v->ddp = ddp;
-    v->sent = model->grad_count + MODEL_SPARE;
+    v->sent = model->ready_count;
     v->buffers = v->others = model->buffers;
     if (!v->given)
         return;

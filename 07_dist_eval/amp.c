@@ -263,10 +263,9 @@ Amp *amp_new(const AmpConfig *config, Model *model, Ddp *ddp, Scalars *scalars)
     amp->adapts = model->config.type == TYPE_F16 && config->loss_scale == 0;
     amp->scaled = amp->adapts || config->loss_scale > 0;
     if (config->accumulate > 1)
-        amp->sum = device_alloc(model->device, model->grad_count * sizeof *amp->sum);
+        amp->sum = device_alloc(model->device, model->ready_count * sizeof *amp->sum);
     if (amp->short_type != TYPE_F32) {
-        size_t count = model->grad_count + MODEL_SPARE;
-        amp->sent = device_alloc(model->device, count * sizeof *amp->sent);
+        amp->sent = device_alloc(model->device, model->ready_count * sizeof *amp->sent);
         ddp_set_hook(ddp, average_short, amp);
     }
     return amp;

@@ -290,9 +290,6 @@ void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, cons
 // values += more
 void add_into(Ops *ops, size_t count, float *values, const float *more);
 
-// values *= factor, on any stream of the device.
-void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor);
-
 // If a gradient is infinite or NaN: sets scalars->skip, and adds 1 to stats->bad_gradients.
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats);
 // grads /= the loss scale.

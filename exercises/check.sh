@@ -143,7 +143,8 @@ beside()
 # check.c's __wrap_FUNCTION. This may call the original as __real_FUNCTION.
 build()
 {
-    local file objects=() extra=() more=()
+    local file extra=() more=()
+    objects=()
     while [ $# -gt 1 ]; do
         case $1 in
         --with) more+=("$2") ;;
@@ -157,7 +158,7 @@ build()
         [ -f "$copy/${file##*/}" ] || { echo "${file##*/} is missing in your copy" >&2; cannot_build; }
     done
     for file in "$copy"/*.c; do
-        case ${file##*/} in launch.c) continue ;; esac
+        case ${file##*/} in launch.c | ddp_naive.c) continue ;; esac
         compile "$file" || cannot_build
         objects+=("$object")
     done
@@ -167,6 +168,7 @@ build()
     done
     train=$made/train
     link_program "$train" train "${extra[@]}" "${objects[@]}" || cannot_build
+    wrapped=("${extra[@]}")
     if [ -f "$copy/launch.c" ]; then
         launch=$made/launch
         if cmp -s "$copy/launch.c" "$source/launch.c"; then
@@ -177,6 +179,16 @@ build()
         fi
     fi
     passed "your program builds"
+}
+
+# build_naive: after build, the same program with ddp_naive.c instead of ddp.c -> $naive.
+build_naive()
+{
+    local rest=() file
+    for file in "${objects[@]}"; do [[ $file == */ddp.c.o ]] || rest+=("$file"); done
+    compile "$copy/ddp_naive.c" || cannot_build
+    naive=$made/train_naive
+    link_program "$naive" train "${wrapped[@]}" "${rest[@]}" "$object" || cannot_build
 }
 
 # harness FILE.c [LEARNERS.c]...: makes $harness, the exercise's program FILE.c, linked with common/ and with these
@@ -212,6 +224,7 @@ compile()
 {
     local file=$1 name=${1##*/} theirs header
     theirs=$build/$program/CMakeFiles/${program}_cpu.dir/$name.o
+    [ "$name" != ddp_naive.c ] || theirs=$build/$program/CMakeFiles/${program}_train_naive_cpu.dir/$name.o
     object=$made/objects/$name.o
     if same_headers && cmp -s "$file" "$source/$name" && [ "$theirs" -nt "$source/$name" ]; then
         for header in "$source"/*.h; do

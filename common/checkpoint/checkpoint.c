@@ -9,6 +9,7 @@
 #include "checkpoint.h"
 #include "progress.h"
 #include "output.h"
+#include "trace.h"
 #include "checkpoint/safetensors.h"
 
 #include <errno.h>
@@ -190,11 +191,13 @@ bool checkpoint_save(const char *path, Model *model, const Optim *optim, const T
     };
     Error inner;
     Contents c;
+    trace_begin("save");
     contents_open(&c, model, optim, true);
     bool ok = contents_read(&c, state, &inner)
               ? st_write(path, c.tensors, c.count, metadata, model->per_row > 1 ? 5 : 3, err)
               : error_set(err, inner.hint, "%.200s: not saved: %.280s", path, inner.text);
     contents_close(&c);
+    trace_end();
     return ok;
 }
 
@@ -378,7 +381,7 @@ static void begin_again(const char *path, TrainState *saved, const TrainState *r
     char again[64] = "";
     if (saved->step > 0)
         snprintf(again, sizeof again, ": epoch %lld begins again", (long long)saved->epoch + 1);
-    WARN("adapt the learning rate (from 04 on: --lr-scale), or choose -b so that the global batch "
+    WARN("adapt the learning rate (from 03 on: --lr-scale), or choose -b so that the global batch "
          "stays the same",
          "%.300s: global batch %lld -> %lld%s", path, (long long)saved->batch_size,
          (long long)run->batch_size, again);
@@ -405,8 +408,8 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
     if (saved->batch_size != run->batch_size)
         begin_again(path, saved, run);
     if (saved->step > 0 && saved->order != 0 && saved->order != run->order)
-        return error_set(err, "use the same --data, --train-samples and --shuffle, and no "
-                         "--dry-run, until the epoch is over",
+        return error_set(err, "use the same --data, --train-samples and --shuffle until the "
+                         "epoch is over",
                          "%.300s was saved in an epoch with different samples, or with the "
                          "same samples in a different order", path);
     if (saved->step > steps_per_epoch)

@@ -152,8 +152,10 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
 {
     LossJob job = { .classes = classes, .logits = logits, .labels = labels, .scalars = scalars,
                     .stats = stats, .dlogits = dlogits };
+    trace_begin("loss");
     RUN_TOTALS(count_row, compute(ops), rows, &job);
     RUN_ROW_TOTALS(loss_row, compute(ops), matrix_of(TYPE_F32, rows, classes), &job);
+    trace_end();
 }
 
 INLINE void judge_row(const LossJob *j, Type type, size_t row)
@@ -365,9 +367,9 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
     RUN_CELLS(widen, stream, array_of(type, count), &job);
 }
 
-void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
+void values_scale(Stream *stream, float *values, size_t count, float factor)
 {
-    values_narrow(ops, stream, TYPE_F32, count, values, factor, values);
+    values_narrow(NULL, stream, TYPE_F32, count, values, factor, values);
 }
 
 void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
