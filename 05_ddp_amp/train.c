@@ -19,8 +19,9 @@
 #include "rendezvous.h"
 #include "sampler.h"
 #include "stop.h"
+#include "accumulate.h"
 #include "amp.h"
-#include "virtual.h"
+#include "compress.h"
 
 #include <stdlib.h>
 
@@ -28,7 +29,8 @@
 
 typedef struct Config {
     AmpConfig amp;
-    VirtualConfig virtual;
+    int accumulate;
+    const char *compress;
     RendezvousConfig rendezvous;
     CommConfig comm;
     double bucket_mb;
@@ -52,6 +54,8 @@ static Config config_defaults(void)
         .arch = "resnet18",
         .epochs = 5,
         .batch_size = 256,
+        .accumulate = 1,
+        .compress = "none",
         .shuffle = true,
         .data = data_defaults(),
         .ops = { .tf32 = true },
@@ -65,6 +69,10 @@ static void train_options(Args *args, Config *c)
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
         { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "samples in a rank's batch", 1, 65536 },
+        { "accumulate", 0, ARG_INT, &c->accumulate, "K",
+          "process a batch in up to K parts, then take one step", 1, 65536 },
+        { "compress", 0, ARG_CHOICE, &c->compress, "none|bf16|fp16",
+          "type in which gradients are sent (none: f32)" },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: "
           "OMP_NUM_THREADS, or its share of the cores)", .min = 0, .max = 1024, .local = true },
@@ -91,16 +99,14 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     comm_options(args, &c->comm);
     optim_scale_options(args, &c->optim);
     amp_options(args, &c->amp);
-    virtual_options(args, &c->virtual);
     args->summary = "Trains a network: an image classifier or a language model.";
     args_parse(args, argc, argv);
+    amp_check_options(args, &c->amp);
     if (c->bucket_mb == 0)
         args_reject(args, "bucket-mb", "has no use: train_naive sends all after backward");
     optim_default_warmup(args, &c->optim);
     model_check_options(args, &c->gpt);
     checkpoint_check_options(args, &c->checkpoint);
-    amp_check_options(args, &c->amp, c->batch_size);
-    virtual_check_options(args, &c->virtual, c->sync_bn, &c->amp, &c->ops);
 }
 
 // ==== A training run =============================================================================
@@ -128,22 +134,23 @@ typedef struct Job {
     Sampler sampler;
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
-    Amp *amp;
-    Virtual virtual;        // the ranks that this process computes: one, without --virtual-ranks
+    Amp amp;                // mixed precision
+    Accumulate accumulate;  // a batch in parts
+    Compress compress;      // short messages
 } Job;
 
 // ---- Choosing samples ---------------------------------------------------------------------------
 
 static int samples_per_epoch(const Job *job) { return sampler_share(&job->sampler); }
-static int global_batch(const Job *job) { return job->config->batch_size * job->virtual.ranks; }
+static int global_batch(const Job *job) { return job->config->batch_size * job->world.size; }
 
 // Rule 2: different samples. If shuffled, their order depends on seed + epoch.
 static void choose_samples(Job *job)
 {
-    int count = samples_per_epoch(job) * job->virtual.count;
+    int count = samples_per_epoch(job);
     int32_t *ids = xmalloc(count * sizeof *ids);
     sampler_set_epoch(&job->sampler, job->state.epoch);
-    virtual_ids(&job->virtual, &job->sampler, job->config->batch_size, ids);
+    sampler_ids(&job->sampler, ids);
     loader_start(job->train, ids, count, job->state.epoch, job->state.step);
     free(ids);
 }
@@ -160,27 +167,30 @@ static void forward_backward(Job *job, const Batch *batch)
     model_forward(job->model, batch->inputs, batch->rows, true);
     loss_cross_entropy(job->ops, batch->targets, job->data.train.classes, job->model->logits,
                        batch->labels, job->scalars, job->train_stats, job->model->dlogits);
-    model_backward(job->model, amp_ready, job->amp);
+    model_backward(job->model, accumulate_ready, &job->accumulate);
 }
 
 static void apply_gradients(Job *job)
 {
     Model *model = job->model;
-    amp_wait(job->amp);         // Rule 3: the same step, with the average of all ranks' gradients
+    ddp_wait(job->ddp);         // Rule 3: the same step, with the average of all ranks' gradients
+    amp_unscale(&job->amp);
+    amp_clip(&job->amp);
     gradients_check(job->ops, model->grad_count, model->grads, job->scalars, job->train_stats);
     optim_step(job->optim, job->scalars);
-    amp_update(job->amp);
+    amp_update(&job->amp);
 }
 
 // Everything that happens to a batch. A step that only enqueues work, and never waits for the
 // device or involves the host, can be recorded once and then replayed.
 static void train_step(void *arg)
 {
-    Batch batch, part;
     Job *job = arg;
-    for (int i = 0; virtual_batch(&job->virtual, job->batch, i, &batch); i++)
-        for (int k = 0; amp_part(job->amp, &batch, k, &part); k++)
-            forward_backward(job, &part);
+    int parts = accumulate_parts(&job->accumulate, job->batch);
+    for (int i = 0; i < parts; i++) {
+        Batch part = accumulate_part(&job->accumulate, job->batch, i);
+        forward_backward(job, &part);
+    }
     apply_gradients(job);
 }
 
@@ -190,7 +200,7 @@ static double learning_rate(const Job *job, int64_t step)
     const Config *c = job->config;
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
     int64_t taken = job->state.global_step - job->state.step + step;
-    return optim_lr(&c->optim, job->virtual.ranks, taken, first + step, steps, c->epochs);
+    return optim_lr(&c->optim, job->world.size, taken, first + step, steps, c->epochs);
 }
 
 static void set_scalars(Job *job)
@@ -198,7 +208,7 @@ static void set_scalars(Job *job)
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
                                            job->state.global_step);
     settings.clip_norm = job->config->amp.clip_norm;
-    settings.rows_of_batch = job->batch->targets / job->virtual.count; // the loss averages them
+    settings.rows_of_batch = job->batch->targets;   // the loss is a mean over all parts
     scalars_set(job->ops, job->scalars, settings);
 }
 
@@ -210,26 +220,20 @@ static bool should_stop(const Job *job)
 
 // ---- Reading the device -------------------------------------------------------------------------
 
-// Waits for the device. Ends the run if a loss or a gradient was not finite, unless the loss scale
-// can adapt to that. Every save comes after this check.
+// Waits for the device. Ends the run if a loss or a gradient was not finite. Every save comes after
+// this check.
 static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;
     copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
     stream_sync(device_stream(job->device));
-    bool bad = stats.bad_gradients > 0 && !amp_may_skip(job->amp, &stats, &job->state);
-    if (bad || (stats.not_finite > 0 && stats.bad_gradients == 0))
-        fail_diverged(&stats, job->state.epoch + 1, job->state.step);
+    amp_check_finite(&job->amp, &stats, &job->state);
     return stats;
 }
 
 static void report(Job *job)
 {
-    Scalars scalars = amp_read(job->amp);
     LogStep line = {
-        .norm = scalars.norm,
-        .loss_scale = scalars.scale.value,
-        .skipped = scalars.scale.skipped,
         .epoch = job->state.epoch + 1,
         .epochs = job->config->epochs,
         .step = job->state.step,
@@ -239,6 +243,7 @@ static void report(Job *job)
         .lr = learning_rate(job, job->state.step - 1),
         .data_wait_ms = loader_wait_ms(job->train),
     };
+    amp_describe(&job->amp, &line);
     log_step(job->log, &line);
 }
 
@@ -269,7 +274,7 @@ static void save(Job *job, const char *suffix)
     if (!job->save)
         return;
     snprintf(path, sizeof path, "%s%s", job->save, suffix);
-    amp_save(job->amp, &job->state);
+    amp_save(&job->amp, &job->state);
     if (!checkpoint_save(path, job->model, job->optim, &job->state, job->data.name, &error))
         FAIL_ERROR(&error);
     log_say(job->log, "   == saved: %s", path);
@@ -385,8 +390,8 @@ static void open_model(Job *job)
     job->model = model_new(job->device, job->ops, &(ModelConfig){
         .arch = c->arch, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .per_row = d->per_row,
         .channels = d->channels, .height = d->height, .width = d->width, .classes = d->classes,
-        .batch = amp_rows(&c->amp, d, c->batch_size),
-        .type = amp_type(&c->amp, d, &job->world, job->device, job->from) });
+        .batch = accumulate_rows(c->accumulate, d, c->batch_size),
+        .type = amp_type(&c->amp, d, job->device) });
     job->optim = optim_new(&c->optim, job->model);
     job->scalars = scalars_new(job->device);
     job->train_stats = device_alloc(job->device, sizeof(Stats));
@@ -400,19 +405,22 @@ static void connect_ranks(Job *job)
     const Model *m = job->model;
     job->comm = comm_new(&job->world, job->device, "gradients", &c->comm);
     job->ddp = ddp_new(m->grads, m->ready_count, job->device, job->comm, c->bucket_mb * 0x1p20);
-    job->amp = amp_new(&c->amp, job->model, job->ddp, job->scalars);
     job->norms = c->sync_bn ? comm_share_norms(&job->world, job->device, job->ops, &c->comm) : NULL;
+    job->amp = (Amp){ .config = &c->amp, .model = job->model, .scalars = job->scalars };
+    accumulate_begin(&job->accumulate, c->accumulate, job->model, job->ddp, job->log);
+    compress_begin(&job->compress, c->compress, job->model, job->ddp);
     job->stop = stop_new(job->model, job->comm);
     job->sampler = (Sampler){ .count = job->data.train.count, .shuffle = c->shuffle,
                               .drop_last = c->drop_last, .seed = c->seed,
-                              .rank = job->virtual.first, .size = job->virtual.ranks };
+                              .rank = job->world.rank, .size = job->world.size };
     sampler_check(&job->sampler);
 }
 
 static void open_loaders(Job *job)
 {
-    LoaderConfig config = { .augment = job->data.augment, .workers = job->config->data.workers };
-    config.shape = amp_batch_shape(job->model, job->config->batch_size * job->virtual.count);
+    LoaderConfig config = { .shape = job->model->input, .augment = job->data.augment,
+                            .workers = job->config->data.workers };
+    config.shape.n = job->config->batch_size;   // of all parts together
     job->train = loader_new(job->device, &job->data.train, &config);
     config.shape = job->model->input;
     config.augment = job->data.plain;
@@ -453,8 +461,7 @@ static void load_state(Job *job)
     TrainState saved;
     job->state = (TrainState){ .seed = job->config->seed, .batch_size = global_batch(job),
                                .order = data_order(&job->data, job->config->shuffle),
-                               .best_top1 = -1, .loss_scale = 1,
-                               .virtual_ranks = job->config->virtual.ranks };
+                               .best_top1 = -1, .loss_scale = 1 };
     if (!job->from || job->config->checkpoint.evaluate)
         return;
     if (!checkpoint_load(job->from, job->model, job->optim, &saved, &error) ||
@@ -504,7 +511,6 @@ static int run(Job *job)
     rendezvous(&job->config->rendezvous, job->args, &job->world);
     choose_files(job);
     interrupt_install(true);
-    virtual_divide(&job->virtual, &job->config->virtual, &job->world);
     trace_open(job->config->log.trace);
     open_data(job);
     agree_same(&job->world, "data", job->data.fingerprint);
@@ -514,14 +520,11 @@ static int run(Job *job)
     introduce(job);
     restore(job);
     share_start(job);
-    amp_begin(job->amp, &job->world, job->log, &job->state);
-    virtual_begin(&job->virtual, &job->world, job->model, job->ddp, job->log);
+    amp_begin(&job->amp, &job->world, job->log, &job->state);
     if (job->config->checkpoint.evaluate)
         evaluate(job);
     else
         train(job);
-    virtual_end(&job->virtual);
-    amp_free(job->amp);
     log_end(job->log, model_hash(job->model), device_threads(job->device));
     replay_free(job->replay);
     comm_free(job->norms);

@@ -8,6 +8,7 @@
 #   root       the repository            step     03_ddp_fork, or "none"
 #   copy       the learner's folder      id       03-1
 #   source     the step, or finished/    program  the folder in build/cpu: 03_ddp_fork; gpu-1 if step is "none"
+#   finished   the folder in build/cpu of the finished program: the step's, or the exercise's own (05-6)
 #   exercise   the exercise's folder     limit    deadline of one run, in s (20); a check may change it
 #   why        explanation of the next claim: printed if the claim fails, cleared if it holds
 set -u
@@ -18,6 +19,8 @@ id=${exercise##*/} id=${id%%_*}
 step=$(sed -n 's/^- step: *//p' "$exercise/task.md" | head -1)
 source=$root/$step program=$step
 [ "$step" != none ] || source=$exercise/finished program=$id
+finished=$program
+[ ! -d "$exercise/finished" ] || finished=$id
 limit=20 why='' status=0 train='' launch='' harness=''
 
 good=✓ bad=✗
@@ -330,7 +333,7 @@ try_learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; try "$1" "${c
 # finished NAME N OPTIONS...: as learner, but with the finished program.
 finished()
 {
-    local programs=$build/cpu/$program
+    local programs=$build/cpu/$finished
     set_command "$1" "$2" "$programs/train" "$programs/launch" "${@:3}"
     run "$1" "${command[@]}"
 }

@@ -768,7 +768,7 @@ def bench_virtual(b):
     threads = max(1, CORES // 2)
 
     def job(ranks, *options):
-        return b.command("05_ddp_amp", ranks, "--threads", threads, "--amp", "off", *PLAIN, *options)
+        return b.command("05-6", ranks, "--threads", threads, "--amp", "off", *PLAIN, *options)
 
     jobs = {"real": job(2, "-b", 128), "2 virtual": job(2, "-b", 128, "--virtual-ranks", 2),
             "8 virtual": job(2, "-b", 32, "--virtual-ranks", 8)}

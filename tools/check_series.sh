@@ -16,13 +16,14 @@ limits='
 spawn.c 150
 ddp.c 100
 ddp_naive.c 60
-amp.c 280
+amp.c 175
 launch.c 353
 03_ddp_fork 575
 03_ddp_fork:changed 85
 03_ddp_fork:hunks 15
-05_ddp_amp:changed 61
-05_ddp_amp:hunks 13
+05_ddp_amp 380
+05_ddp_amp:changed 50
+05_ddp_amp:hunks 16
 04_ddp_launcher 370
 04_ddp_launcher:hunks 12
 07_dist_eval 455

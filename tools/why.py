@@ -19,7 +19,8 @@ from plot import FILE_ERRORS, end_with, find_units, read_events, read_timeline, 
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
-COMPUTE, EXCHANGE = r"forward|loss|backward|optimizer|cast|unscale", r"all_|wait for gradients|slow network|compare|broadcast"
+COMPUTE = r"forward|loss|backward|optimizer|cast|unscale|clip"
+EXCHANGE = r"all_|wait for gradients|slow network|compare|broadcast"
 # name: (ranks (0: as many as this run), latency in us, GB/s that each rank sends), for the model of docs/scaling.md
 NETWORKS = {"1 Gbit/s": (0, 50, 0.118), "25 Gbit/s": (8, 14, 2.9), "NVLink": (8, 3.4, 370)}
 

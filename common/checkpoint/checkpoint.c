@@ -46,7 +46,6 @@ static const StateField state_fields[] = {
     { "ddp.running.count", false, STATE(running.count), 0, 1e15 },
     { "ddp.running.correct1", false, STATE(running.correct1), 0, 1e15 },
     { "ddp.running.correct5", false, STATE(running.correct5), 0, 1e15 },
-    { "ddp.virtual_ranks", false, STATE(virtual_ranks), 0, 1e6, .younger = true },
     { "ddp.order", false, STATE(order), 0, 1e15, .younger = true },
 };
 enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
@@ -329,20 +328,6 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
     return ok;
 }
 
-bool checkpoint_is_scaled(const char *path)
-{
-    StFile file;
-    Error error;
-    double scale = 1;
-    if (!st_open(&file, path, &error))
-        return false;
-    const StTensor *there = st_find(&file, "ddp.loss_scale");
-    if (there && there->bytes == sizeof scale)
-        memcpy(&scale, there->data, sizeof scale);
-    st_close(&file);
-    return scale != 1;
-}
-
 static bool is_file(const char *path)
 {
     struct stat st;
@@ -416,15 +401,10 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
         return error_set(err, "use the same --data and --train-samples until the epoch is over",
                          "%.300s was saved after step %lld of an epoch that now has only %lld "
                          "steps", path, (long long)saved->step, (long long)steps_per_epoch);
-    if (saved->virtual_ranks != run->virtual_ranks)
-        WARN("the result will differ from that of a run that keeps one value (0: not given)",
-             "%.300s: --virtual-ranks changes from %lld to %lld", path,
-             (long long)saved->virtual_ranks, (long long)run->virtual_ranks);
     if (save && !has_best(save, path))
         saved->best_top1 = -1;
     saved->batch_size = run->batch_size;
     saved->order = run->order;
-    saved->virtual_ranks = run->virtual_ranks;
     return true;
 }
 

@@ -27,7 +27,7 @@ values right.0.jsonl step loss >expected
 values free.0.jsonl step loss >found
 why="Without --clip-norm, too, the optimizer needs gradients that do not include the scale."
 beside "without --clip-norm the losses are right" 1e-3 step expected expected found found
-why="Without --clip-norm amp_wait needs no norm. The log computes its own, in amp_read."
+why="Without --clip-norm amp_clip needs no norm. The log computes its own, in amp_describe."
 equal "without --clip-norm only the log computes norms" "the norm 12 times, unscaled 12 times" "$(calls free)"
 [ "$status" = 0 ] || wrong "without --clip-norm the run ends well" < <(last_lines free)
 

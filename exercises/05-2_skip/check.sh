@@ -19,7 +19,7 @@ why="Which gradients do all ranks have anyway? An overflow on one rank also show
 equal "no message is added" "$(all_calls right.json) calls" "$(all_calls calm.json) calls"
 
 export OVERFLOW_IN_STEP=5
-# Messages are late. So a check before amp_wait never sees the average.
+# Messages are late. So a check before ddp_wait never sees the average.
 LATE=1 try_learner two 2 "${same[@]}"
 printf '%s\n' 0 0 0 0 1 1 1 1 >expected
 for rank in 0 1; do
