@@ -11,6 +11,7 @@
 #include "interrupt.h"
 #include "launcher.h"
 #include "machine.h"
+#include "progress.h"
 #include "store.h"
 #include "trace.h"
 

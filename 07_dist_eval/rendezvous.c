@@ -11,6 +11,7 @@
 #include "interrupt.h"
 #include "launcher.h"
 #include "machine.h"
+#include "progress.h"
 #include "rendezvous_file.h"
 #include "slurm.h"
 #include "store.h"
