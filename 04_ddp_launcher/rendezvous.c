@@ -6,12 +6,12 @@
 //   agree       the same program? the same options? which ranks share a machine?
 #include "rendezvous.h"
 #include "agree.h"
-#include "progress.h"
 #include "check.h"
 #include "device.h"
 #include "interrupt.h"
 #include "launcher.h"
 #include "machine.h"
+#include "progress.h"
 #include "store.h"
 #include "trace.h"
 

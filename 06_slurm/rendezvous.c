@@ -1,17 +1,17 @@
 // rendezvous.c - finds this process's rank, and connects it to the other ranks.
 //
 //   which rank? options, or RANK and so on; else from Open MPI or Slurm; else it is alone
-//   where?      rank 0's address: from MASTER_ADDR and MASTER_PORT (meet_at), MPI or Slurm
+//   where?      rank 0's address: from MASTER_ADDR and MASTER_PORT (meet_at), MPI, Slurm or a file
 //   meet        each rank connects to rank 0, which keeps the store from then on (store.h)
 //   agree       the same program? the same options? which ranks share a machine?
 #include "rendezvous.h"
 #include "agree.h"
-#include "progress.h"
 #include "check.h"
 #include "device.h"
 #include "interrupt.h"
 #include "launcher.h"
 #include "machine.h"
+#include "progress.h"
 #include "rendezvous_file.h"
 #include "slurm.h"
 #include "store.h"
@@ -36,8 +36,9 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
         { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
         { "iface", 0, ARG_STRING, &c->interface, "NAME", "interface, such as eth0", .local = true },
         { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS",
-          "end the run if no rank makes progress for so long (0: never)", .min = 0, .max = 1e6 }));
-    slurm_options(args, &c->meet);
+          "end the run if no rank makes progress for so long (0: never)", .min = 0, .max = 1e6 },
+        { "rendezvous", 0, ARG_STRING, &c->meet, "file:PATH", "under Slurm or launch: meet through "
+          "a file on a disk that all hosts see", .local = true }));
 }
 
 static void name_rank(const World *world)       // for the messages of this process
@@ -106,6 +107,12 @@ static void from_environment(const RendezvousConfig *c, World *world, StoreConfi
         FAIL_USAGE("ranks are numbered from 0 to the world size - 1",
                    "the rank is %d, but the world size is %d", world->rank, world->size);
     name_rank(world);
+    if (c->meet) {
+        store->rank = world->rank;
+        snprintf(store->run, sizeof store->run, "launch");
+        rendezvous_file(c, world->local_size == world->size, store);
+        return;
+    }
     if (world->size > 1 && (!host || port <= 0))
         FAIL_USAGE("give all ranks the host of rank 0 and a free port there",
                    "the world size is %d, but no %s is given", world->size,
@@ -211,8 +218,8 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     if (config->interface)
         use_interface(config->interface, store.from);
     const char *source = find_rank(config, world, &store);
-    if (config->meet && strcmp(source, "Slurm") != 0)
-        FAIL_USAGE("start the ranks with srun", "--rendezvous needs Slurm, which names the run");
+    if (config->meet && (strcmp(source, "alone") == 0 || strcmp(source, "Open MPI") == 0))
+        FAIL_USAGE("start the ranks with srun or launch", "--rendezvous: nothing numbers the ranks");
     store.rank = world->rank;
     store.size = world->size;
     store_join(&store, world);

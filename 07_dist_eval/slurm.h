@@ -3,9 +3,6 @@
 #include "store.h"
 #include "rendezvous.h"
 
-// Adds --rendezvous file:PATH, which sets *meet.
-void slurm_options(Args *args, const char **meet);
-
 // Is this process a task of a step, started by srun?
 bool slurm_is_task(void);
 // Sets the task's rank, size, local_rank and local_size. --local-rank takes precedence over Slurm's
@@ -14,8 +11,8 @@ void slurm_rank(const RendezvousConfig *config, World *world);
 
 // Sets where the ranks of a step meet; rank 0 also binds its socket there. The place is the step's
 // first host, and a port that each rank computes from the numbers of job and step. Fails if rank 0
-// is on another host. --master-addr replaces the host, --master-port the port. With --rendezvous,
-// rank 0 writes its address to a file, and the others wait for the file.
+// is on another host. --master-addr replaces the host, --master-port the port; --rendezvous
+// replaces both (rendezvous_file.h).
 void slurm_place(const RendezvousConfig *config, const World *world, StoreConfig *store);
 const char *slurm_first_host(void);
 

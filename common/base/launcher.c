@@ -62,6 +62,8 @@ bool launcher_follow(void)
     pid_t leader = getpgrp(), launcher = leader == getpid() ? getppid() : parent_of(leader);
     if (i == count || parent_of(getpid()) == 0)     // no launcher, or /proc is not readable
         return i == 0;
+    if (launcher == 0 && i > 0)         // a shell made the group, and has ended: (train &)
+        return false;
     if (launcher == 0)
         leave_at_once(EXIT_REPORTED);   // the script has died: launch did, or ended it
     if (launcher == getppid())          // the kernel then also kills a stopped process
