@@ -9,8 +9,8 @@
 // not work in it if the parent has used CUDA. So each rank, not the parent, opens a device.
 #include "spawn.h"
 #include "check.h"
+#include "comm.h"
 #include "launcher.h"
-#include "machine.h"
 #include "store.h"
 #include "supervise.h"
 #include "trace.h"
@@ -124,7 +124,7 @@ void spawn(const SpawnConfig *config, World *world)
 {
     signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
     launcher_check(1);                      // mpirun would start several parents
-    int gpus = machine_gpus(), size = config->ranks > 0 ? config->ranks : gpus > 0 ? gpus : 2;
+    int gpus = comm_gpus(), size = config->ranks > 0 ? config->ranks : gpus > 0 ? gpus : 2;
     StoreConfig store = { .size = size, .place = { "127.0.0.1", 0 }, .supervised = true,
                           .timeout = config->timeout };
     pid_t parent = getpid();

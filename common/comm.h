@@ -23,6 +23,11 @@ extern const bool comm_shares_devices;  // do calls pass through the host, as wi
 // and one if ranks share a GPU. Sets world->gpu_place and gpus_shared, which comm_new needs.
 Device *comm_open_device(World *world, int threads);
 
+// GPUs that the cuda backend may use; 0 with the cpu backend. Fails if the cuda backend finds none.
+// A child process counts: counting starts CUDA, and then this process's later children could not
+// use it.
+int comm_gpus(void);
+
 // For debugging and teaching. With any of these options, as always with Gloo, the host takes part
 // in calls, so steps are not recorded (device.h).
 typedef struct CommConfig {

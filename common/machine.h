@@ -15,10 +15,6 @@ bool machine_is_same(const Machine *a, const Machine *b);
 bool machine_shares_cores(const Machine *a, const Machine *b);  // same machine and a common core?
 int machine_parent_cores(void);     // that the parent process may use; 0: not known
 
-// GPUs that the cuda backend may use; 0 with the cpu backend. Fails if the cuda backend finds none.
-// A child process counts: counting starts CUDA, and then this process's later children could not
-// use it.
-int machine_gpus(void);
 // GPUs that any program may use, by CUDA_VISIBLE_DEVICES or nvidia-smi: starting CUDA takes longer.
 int machine_gpus_listed(void);
 

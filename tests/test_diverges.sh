@@ -76,8 +76,8 @@ last="after epoch 1, step 2; [0-9]+ calls, the last:"
 calls="communicator gradients: rank 0 calls"
 for n in 2 3; do
     fails 1 ./another -n $n --timeout 1
-    says "no rank has made progress for 1[.0-9]* s \(--timeout\); in their call [0-9]+ rank 0 is in all_reduce of ([0-9]+) \
-\(gradients\), in backward, but rank 1 in broadcast of \1 \(gradients\), in backward$"
+    says "progress for 1 s \(--timeout\); in their call [0-9]+ rank 0 is in all_reduce of ([0-9]+) \(gradients\), in \
+backward, but rank 1 in broadcast of \1 \(gradients\), in backward$"
     says "rank 0 of [23] \(.*, pid [0-9]+\): $last all_reduce of [0-9]+ \(gradients\), in backward$"
     says "rank 1 of [23] \(.*, pid [0-9]+\): $last broadcast of [0-9]+ \(gradients\), in backward$"
     lines $((n + 2))
@@ -88,11 +88,10 @@ for n in 2 3; do
     fails 1 ./fewer -n $n --check-collectives
     says "$calls all_reduce #8 of $values f32, but rank 1 calls all_reduce #8 of $((values - 1)) f32"
     lines 3
-    fails 1 ./fewer -n $n
-    lines 5
+    fails 134 ./fewer -n $n
 done
 fails 1 ./left_out -n 2 --timeout 1
-says "no rank has made progress for 1[.0-9]* s \(--timeout\); .* but rank 1 in all_gather"
+says "no rank has made progress for 1 s \(--timeout\); "
 fails 1 ./left_out -n 2 --check-collectives
 says "rank 0 calls all_reduce #[0-9]+ of $values f32, but rank 1 calls all_gather #"
 

@@ -11,9 +11,7 @@ static int made_up_count(void) { return gpus; }
 
 #define device_backend "cuda"
 #define device_count made_up_count
-#define DDP_GIT_REVISION "none"
-#define DDP_BUILD "none"
-#include "../common/world/machine.c"
+#include "../common/comm/gpus.c"
 #include "../03_ddp_fork/spawn.c"
 
 static void spawn_ranks(const void *ranks)

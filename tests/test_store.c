@@ -6,7 +6,7 @@
 #include "progress.h"
 #include "store.h"
 #include "test.h"
-#include "world/store_rank0.h"
+#include "world/store_message.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -396,14 +396,16 @@ static const struct Loss {
     bool supervised;
     const char *words;                  // "@": the victim's name
 } losses[] = {
-    { step, 2, SIGKILL, 40, false, "lost @: after epoch 1, step 3; 2 calls, the last: all_reduce of 5 (gradients)\nhint: " },
+    { step, 2, SIGKILL, 40, false, "lost @: after epoch 1, step 3; 2 calls, the last: all_reduce of 5 "
+      "(gradients)\nhint: " },
     { step, 2, SIGKILL, 0, true, "lost @: after epoch 1, step 3;" },
-    { hang, 2, SIGCONT, 2, false, "no rank has made progress for 2 s (--timeout); all wait for @: after epoch 1, step 5; "
-      "1 calls, the last: get run\n" },
-    { hang_at_once, 1, SIGCONT, 2, false, "all wait for @: before the end of its first step; 1 calls, the last: get run\n" },
+    { hang, 2, SIGCONT, 2, false, "no rank has made progress for 2 s (--timeout); all wait for @: after epoch 1, "
+      "step 5; 1 calls, the last: get run\n" },
+    { hang_at_once, 1, SIGCONT, 2, false, "all wait for @: before the end of its first step; 1 calls, the last: "
+      "get run\n" },
     { hang, 1, SIGSTOP, 6, false, "all wait for @: stopped or cut off, silent for " },
-    { hang, 2, SIGCONT, 12, true, " s; all wait for @: after epoch 1, step 5; 1 calls, the last: get run\nhint: the run "
-      "ends after 12 s of this (--timeout)\n" },
+    { hang, 2, SIGCONT, 12, true, " s; all wait for @: after epoch 1, step 5; 1 calls, the last: get run\nhint: "
+      "the run ends after 12 s of this (--timeout)\n" },
     { differ, 2, SIGCONT, 2, false, "in their call 2 rank 0 is in all_reduce of 5 (gradients), but rank 2 in barrier "
       "(metrics)\nhint: " },
     { step, 0, SIGKILL, 40, false, "rank 1/3 @ is lost: the connection was closed\nhint: " },
@@ -444,7 +446,7 @@ static void lose(const struct Loss *loss)
     for (int i = 0; i < 20000 && !is_said(loss, actors[loss->victim].pid); i++)
         sleep_ms(2);
     EXPECT(is_said(loss, actors[loss->victim].pid), "not %s: %s", loss->words, said);
-    EXPECT(!loss->supervised || loss->signal != SIGKILL || clock_now() > begun + 1.9, "before a supervisor can: %s", said);
+    EXPECT(!loss->supervised || loss->signal != SIGKILL || clock_now() > begun + 1.9, "too early: %s", said);
     for (int rank = 0; rank < 3; rank++)
         if (rank != loss->victim)
             ends(rank, wanted);

@@ -104,7 +104,7 @@ Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
     const char *term = getenv("TERM");
-    if (rank_count() == 1)
+    if (!rank_is_given())
         launcher_check(1);      // mpirun and the like would start several independent runs
     *log = (Log){ .config = *config, .rank = own_rank(), .ranks = rank_count(), .unit = "images",
                   .per_sample = 1 };
