@@ -15,17 +15,19 @@ enum { PROGRESS_TEXT = 112, PROGRESS_LINE = 400 };
 typedef struct Progress {
     int64_t beats;
     int64_t epoch, step;        // the last finished step, from 1; 0: none yet
-    int64_t calls;              // collectives, and waits in the store, that have begun
+    int64_t calls;              // collectives, and the like in the store, that have begun
     int64_t done;               // it is about to exit
-    char call[PROGRESS_TEXT];   // the last call: "all_reduce of 11181648 (gradients), in backward"
+    char call[PROGRESS_TEXT];   // the last of them: "all_reduce of 62080 (gradients), in backward"
     char file[PROGRESS_TEXT];   // what it does outside the program: "reading train/1.jpg", or ""
 } Progress;
 
 // Safe in any thread.
 void progress_beat(void);
 void progress_step(int64_t epoch, int64_t step);
-// A collective, or a wait for other ranks, begins. All ranks must begin equally many.
+// A collective begins, or another call that all ranks make equally often.
 void progress_call(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// Within a call: it now waits for a key of the store.
+void progress_wait(const char *key);
 void progress_done(void);
 
 // From here to the end of the block this thread uses a file, a library, or the like, of which it

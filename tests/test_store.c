@@ -402,8 +402,8 @@ static const struct Loss {
       "1 calls, the last: get run\n" },
     { hang_at_once, 1, SIGCONT, 2, false, "all wait for @: before the end of its first step; 1 calls, the last: get run\n" },
     { hang, 1, SIGSTOP, 6, false, "all wait for @: stopped or cut off, silent for " },
-    { hang, 2, SIGCONT, 12, true, "no rank has made progress for 10 s; all wait for @: after epoch 1, step 5; 1 calls, the "
-      "last: get run\nhint: the run ends after 12 s of this (--timeout)\n" },
+    { hang, 2, SIGCONT, 12, true, " s; all wait for @: after epoch 1, step 5; 1 calls, the last: get run\nhint: the run "
+      "ends after 12 s of this (--timeout)\n" },
     { differ, 2, SIGCONT, 2, false, "in their call 2 rank 0 is in all_reduce of 5 (gradients), but rank 2 in barrier "
       "(metrics)\nhint: " },
     { step, 0, SIGKILL, 40, false, "rank 1/3 @ is lost: the connection was closed\nhint: " },

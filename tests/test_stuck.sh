@@ -60,7 +60,7 @@ pause()         # a stopped rank, for 13 s
 # late RANK OPTION...: the other rank starts 12 s later, or never.
 late()
 {
-    local port=$((10000 + ($$ + 7 * $1 + 3 * ${#2}) % 20000)) status=0
+    local port=$((10000 + ($$ + 10 * $1 + $#) % 20000)) status=0
     export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
     RANK=$1 timeout -k 5 60 "$train" "${long[@]}" --max-steps 5 "${@:2}" 2>&1 &
     if [ $# = 1 ]; then

@@ -3,6 +3,7 @@
 #include "agree.h"
 #include "check.h"
 #include "machine.h"
+#include "progress.h"
 #include "trace.h"
 
 #include <stdlib.h>
@@ -108,6 +109,7 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
     comm->check = comm->config.checked ? compare_calls : NULL;
     snprintf(comm->name, sizeof comm->name, "%s", name);
     trace_begin("meet the other ranks");
+    progress_call("connect (%s)", name);
     backend_connect(comm, world);
     trace_end();
     if (comm->config.checked || comm->network.rate > 0 || comm_shares_devices)

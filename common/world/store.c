@@ -166,7 +166,7 @@ static size_t await(const World *world, const char *key, void *value, size_t cap
 
 size_t store_get(const World *world, const char *key, void *value, size_t capacity)
 {
-    progress_call("get %s", key);
+    progress_wait(key);
     return await(world, key, value, capacity);
 }
 
@@ -305,7 +305,7 @@ void store_join(const StoreConfig *c, World *world)
     *s = (Store){ .rank = c->rank, .timeout = c->timeout > 0 ? c->timeout : INFINITY,
                   .lock = PTHREAD_MUTEX_INITIALIZER };
     tcp_expect_sockets(c->rank == 0 ? c->size : 1);
-    progress_beat();
+    progress_call("meet");
     if (c->rank == 0) {
         store_serve(c);
     } else {
