@@ -2,14 +2,12 @@
 //
 // Read it from the bottom up: main parses the options; run() sets everything up; train() goes
 // through the epochs; train_epoch() goes through the batches; train_step() handles one batch.
-#include "alive.h"
 #include "args.h"
 #include "check.h"
 #include "checkpoint.h"
 #include "data.h"
 #include "device.h"
 #include "interrupt.h"
-#include "launcher.h"
 #include "log.h"
 #include "model.h"
 #include "ops.h"
@@ -26,7 +24,7 @@ typedef struct Config {
     GptConfig gpt;
     int epochs, batch_size, max_steps, threads;
     int64_t seed;
-    bool shuffle, dry_run;
+    bool shuffle;
     CheckpointConfig checkpoint;
     DataConfig data;
     OptimConfig optim;
@@ -52,14 +50,12 @@ static void train_options(Args *args, Config *c)
 {
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of one process", 1, 65536 },
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "samples in a batch", 1, 65536 },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: "
           "OMP_NUM_THREADS, or its share of the cores)", .min = 0, .max = 1024, .local = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
-        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: no limit)", 0, 1e9 },
-        { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL,
-          "train and evaluate with one batch; save nothing" }));
+        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9 }));
 }
 
 static void parse(Args *args, Config *c, int argc, char **argv)
@@ -84,7 +80,6 @@ typedef struct Job {
     const Config *config;
     const char *from;       // the checkpoint of --resume, or NULL
     const char *save;       // where this process saves, or NULL
-    int epochs;             // of the whole run
     Data data;
     Log *log;
     Device *device;
@@ -124,25 +119,17 @@ static int64_t steps_per_epoch(const Job *job)
 
 static void forward_backward(Job *job, const Batch *batch)
 {
-    trace_begin("forward");
     model_forward(job->model, batch->inputs, batch->rows, true);
-    trace_end();
-    trace_begin("loss");
     loss_cross_entropy(job->ops, batch->targets, job->data.train.classes, job->model->logits,
                        batch->labels, job->scalars, job->train_stats, job->model->dlogits);
-    trace_end();
-    trace_begin("backward");
     model_backward(job->model, NULL, NULL);
-    trace_end();
 }
 
 static void apply_gradients(Job *job)
 {
     Model *model = job->model;
     gradients_check(job->ops, model->grad_count, model->grads, job->scalars, job->train_stats);
-    trace_begin("optimizer");
     optim_step(job->optim, job->scalars);
-    trace_end();
 }
 
 // Everything that happens to a batch. A step that only enqueues work, and never waits for the
@@ -157,9 +144,10 @@ static void train_step(void *arg)
 // `step` counts from 0 in each epoch.
 static double learning_rate(const Job *job, int64_t step)
 {
+    const Config *c = job->config;
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
     int64_t taken = job->state.global_step - job->state.step + step;
-    return optim_lr(&job->config->optim, taken, first + step, steps, job->epochs);
+    return optim_lr(&c->optim, 1, taken, first + step, steps, c->epochs);
 }
 
 static void set_scalars(Job *job)
@@ -193,7 +181,7 @@ static void report(Job *job)
 {
     LogStep line = {
         .epoch = job->state.epoch + 1,
-        .epochs = job->epochs,
+        .epochs = job->config->epochs,
         .step = job->state.step,
         .steps = steps_per_epoch(job),
         .final = should_stop(job),
@@ -229,10 +217,8 @@ static void save(Job *job, const char *suffix)
     if (!job->save)
         return;
     snprintf(path, sizeof path, "%s%s", job->save, suffix);
-    trace_begin("save");
     if (!checkpoint_save(path, job->model, job->optim, &job->state, job->data.name, &error))
         FAIL_ERROR(&error);
-    trace_end();
     log_say(job->log, "   == saved: %s", path);
 }
 
@@ -269,7 +255,6 @@ static void count_step(Job *job)
     job->state.step++;
     job->state.global_step++;
     job->model->batches_seen++;
-    alive_step(job->state.epoch + 1, job->state.step);
     log_progress(job->log, job->state.step, job->batch->count);
 }
 
@@ -277,9 +262,8 @@ static void count_step(Job *job)
 static bool train_epoch(Job *job)
 {
     int64_t steps = steps_per_epoch(job);
-    trace_begin("epoch");
     choose_samples(job);
-    log_progress_begin(job->log, job->state.epoch + 1, job->epochs, job->state.step, steps);
+    log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs, job->state.step, steps);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
         // A recording contains addresses, so each of the loader's buffers needs its own recording.
@@ -292,7 +276,6 @@ static bool train_epoch(Job *job)
         if (checkpoint_due(&job->config->checkpoint, &job->state) && job->state.step < steps)
             save_midway(job);
     }
-    trace_end();
     log_progress_end(job->log);
     if (job->state.step < steps)
         return false;
@@ -300,18 +283,38 @@ static bool train_epoch(Job *job)
     return true;
 }
 
+static void train(Job *job)
+{
+    log_say(job->log, "            =======  Training  ======= ");
+    if (job->state.step == steps_per_epoch(job))
+        finish_epoch(job);          // the run that saved this state died in the evaluation
+    if (job->state.epoch >= job->config->epochs)
+        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
+    while (job->state.epoch < job->config->epochs && !should_stop(job) && train_epoch(job)) {
+    }
+    if (job->state.step > 0)
+        save_midway(job);
+    log_say(job->log, "            =======  Training %s  ======= ",
+            interrupt_requested() ? "Interrupted" : "Finished");
+}
+
 // ==== A run from start to end ====================================================================
+
+static void choose_files(Job *job)
+{
+    const CheckpointConfig *c = &job->config->checkpoint;
+    job->from = checkpoint_find(c);
+    job->save = c->evaluate ? NULL : c->save;
+}
 
 static void open_data(Job *job)
 {
     Error error;
-    const Config *c = job->config;
     if (job->save && !checkpoint_claim(job->save, job->from, &error))
         FAIL_ERROR(&error);
-    if (!data_open(&job->data, &c->data, c->seed, &error))
+    if (!data_open(&job->data, &job->config->data, job->config->seed, &error))
         FAIL_ERROR(&error);
-    if (c->dry_run)
-        data_cut(&job->data, global_batch(job));
+    job->log = log_new(&job->config->log, job->from != NULL);
 }
 
 static void open_model(Job *job)
@@ -321,17 +324,24 @@ static void open_model(Job *job)
     job->device = device_open(0, device_share(1, c->threads, true));
     job->ops = ops_new(job->device, &c->ops);
     job->model = model_new(job->device, job->ops, &(ModelConfig){
-        .per_row = d->per_row, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .arch = c->arch,
-        d->channels, d->height, d->width, d->classes, c->batch_size });
-    job->replay = replay_new(job->device, LOADER_SLOTS + 1);
+        .arch = c->arch, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .per_row = d->per_row,
+        .channels = d->channels, .height = d->height, .width = d->width, .classes = d->classes,
+        .batch = c->batch_size });
     job->optim = optim_new(&c->optim, job->model);
     job->scalars = scalars_new(job->device);
     job->train_stats = device_alloc(job->device, sizeof(Stats));
     job->test_stats = device_alloc(job->device, sizeof(Stats));
-    job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){
-        job->model->input, job->data.augment, c->data.workers, .pad_tail = false });
-    job->test = loader_new(job->device, &job->data.test, &(LoaderConfig){
-        job->model->input, job->data.plain, c->data.workers, .pad_tail = true });
+    job->replay = replay_new(job->device, LOADER_SLOTS + 1);
+}
+
+static void open_loaders(Job *job)
+{
+    LoaderConfig config = { .shape = job->model->input, .augment = job->data.augment,
+                            .workers = job->config->data.workers };
+    job->train = loader_new(job->device, &job->data.train, &config);
+    config.augment = job->data.plain;
+    config.pad_tail = true;
+    job->test = loader_new(job->device, &job->data.test, &config);
 }
 
 static void introduce(Job *job)
@@ -345,53 +355,6 @@ static void introduce(Job *job)
     log_config(job->log, job->args, device_name(job->device),
                json_pack("{s:s, s:I, s:i}", "dataset", job->data.name,
                          "parameters", m->torch_params, "global_batch", global_batch(job)));
-}
-
-static void choose_files(Job *job)
-{
-    const CheckpointConfig *c = &job->config->checkpoint;
-    job->from = checkpoint_find(c);
-    job->save = job->config->dry_run || c->evaluate ? NULL : c->save;
-}
-
-static void set_up(Job *job)
-{
-    open_data(job);
-    job->log = log_new(&job->config->log, job->from);
-    open_model(job);
-    introduce(job);
-}
-
-static void train(Job *job)
-{
-    job->epochs = job->config->dry_run ? job->state.epoch + 1 : job->config->epochs;
-    log_say(job->log, "            =======  Training  ======= ");
-    if (job->state.step == steps_per_epoch(job))
-        finish_epoch(job);          // the run that saved this state died in the evaluation
-    if (job->state.epoch >= job->epochs)
-        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
-    while (job->state.epoch < job->epochs && !should_stop(job) && train_epoch(job)) {
-    }
-    if (job->state.step > 0)
-        save_midway(job);
-    log_say(job->log, "            =======  Training %s  ======= ",
-            interrupt_requested() ? "Interrupted" : "Finished");
-}
-
-static void close_job(Job *job)
-{
-    loader_free(job->test);
-    loader_free(job->train);
-    device_free(job->device, job->test_stats);
-    device_free(job->device, job->train_stats);
-    device_free(job->device, job->scalars);
-    optim_free(job->optim);
-    model_free(job->model);
-    ops_free(job->ops);
-    device_close(job->device);
-    log_free(job->log);
-    data_close(&job->data);
-    trace_close();
 }
 
 // Makes new weights or loads those of --init; to evaluate, loads those of --resume or --init.
@@ -433,16 +396,29 @@ static void restore(Job *job)
     load_state(job);
 }
 
+static void close_job(Job *job)
+{
+    loader_free(job->test);
+    loader_free(job->train);
+    optim_free(job->optim);
+    model_free(job->model);
+    ops_free(job->ops);
+    device_close(job->device);      // with what is left on it: scalars and sums
+    log_free(job->log);
+    data_close(&job->data);
+    trace_close();
+}
+
 static int run(Job *job)
 {
-    launcher_check(1);      // mpirun and the like would start several independent runs
     choose_files(job);
     interrupt_install(true);
     trace_open(job->config->log.trace);
-    trace_begin("set up");
-    set_up(job);
+    open_data(job);
+    open_model(job);
+    open_loaders(job);
+    introduce(job);
     restore(job);
-    trace_end();
     if (job->config->checkpoint.evaluate)
         evaluate(job);
     else

@@ -187,17 +187,21 @@ void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool tr
     if (training && replicas->steps++ == 0)
         replicas->began = clock_now();
     cut_batch(replicas, rows);
+    trace_begin("forward");
     on_all(replicas, "broadcast", broadcast);
     on_all(replicas, "scatter", scatter_inputs);
     on_all(replicas, "forward", forward);
     on_all(replicas, "gather", gather_logits);
+    trace_end();
 }
 
 void replicas_backward(Replicas *replicas)
 {
+    trace_begin("backward");
     on_all(replicas, "scatter gradient", scatter_dlogits);
     on_all(replicas, "backward", backward);
     on_all(replicas, "reduce", reduce);
+    trace_end();
 }
 
 // --- what it cost --------------------------------------------------------------------------------

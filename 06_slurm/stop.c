@@ -52,10 +52,10 @@ void stop_agree(Stop *stop)
 
 void stop_agree_now(Stop *stop)
 {
-    int signal = interrupt_received();
-    comm_broadcast_host(stop->comm, &signal, sizeof signal);
-    if (signal)
-        interrupt_stop(signal);
+    int asked = interrupt_received();
+    comm_broadcast_host(stop->comm, &asked, sizeof asked);
+    if (asked)
+        interrupt_stop(asked);
 }
 
 void stop_free(Stop *stop)

@@ -15,12 +15,14 @@
 #include "optim.h"
 #include "trace.h"
 #include "agree.h"
+#include "broadcast.h"
 #include "ddp.h"
 #include "rendezvous.h"
 #include "sampler.h"
 #include "stop.h"
+#include "accumulate.h"
 #include "amp.h"
-#include "virtual.h"
+#include "compress.h"
 
 #include <stdlib.h>
 
@@ -28,15 +30,17 @@
 
 typedef struct Config {
     AmpConfig amp;
-    VirtualConfig virtual;
+    int accumulate;
+    const char *compress;
     RendezvousConfig rendezvous;
-    bool drop_last;
-    DdpConfig ddp;
+    CommConfig comm;
+    double bucket_mb;
+    bool drop_last, sync_bn;
     const char *arch;
     GptConfig gpt;
     int epochs, batch_size, max_steps, threads;
     int64_t seed;
-    bool shuffle, dry_run;
+    bool shuffle;
     CheckpointConfig checkpoint;
     DataConfig data;
     OptimConfig optim;
@@ -47,9 +51,12 @@ typedef struct Config {
 static Config config_defaults(void)
 {
     return (Config){
+        .bucket_mb = 4,
         .arch = "resnet18",
         .epochs = 5,
         .batch_size = 256,
+        .accumulate = 1,
+        .compress = "none",
         .shuffle = true,
         .data = data_defaults(),
         .ops = { .tf32 = true },
@@ -62,14 +69,22 @@ static void train_options(Args *args, Config *c)
 {
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of one process", 1, 65536 },
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "samples in a rank's batch", 1, 65536 },
+        { "accumulate", 0, ARG_INT, &c->accumulate, "K",
+          "process a batch in up to K parts, then take one step", 1, 65536 },
+        { "compress", 0, ARG_CHOICE, &c->compress, "none|bf16|fp16",
+          "type in which gradients are sent (none: f32)" },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: "
           "OMP_NUM_THREADS, or its share of the cores)", .min = 0, .max = 1024, .local = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
-        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: no limit)", 0, 1e9 },
-        { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL,
-          "train and evaluate with one batch; save nothing" }));
+        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9 },
+        { "drop-last", 0, ARG_FLAG, &c->drop_last, NULL,
+          "drop samples that ranks cannot share evenly, instead of using some again" },
+        { "bucket-mb", 0, ARG_DOUBLE, &c->bucket_mb, "MIB", "size of a message of gradients",
+          0, 65536 },
+        { "sync-bn", 0, ARG_FLAG, &c->sync_bn, NULL, "BatchNorm over all ranks' batches",
+          .needs = "arch not lenet|gpt" }));
 }
 
 static void parse(Args *args, Config *c, int argc, char **argv)
@@ -82,18 +97,17 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     ops_options(args, &c->ops);
     log_options(args, &c->log);
     rendezvous_options(args, &c->rendezvous);
+    comm_options(args, &c->comm);
     optim_scale_options(args, &c->optim);
-    sampler_options(args, &c->drop_last);
-    ddp_options(args, &c->ddp);
     amp_options(args, &c->amp);
-    virtual_options(args, &c->virtual);
     args->summary = "Trains a network: an image classifier or a language model.";
     args_parse(args, argc, argv);
-    model_check_options(args, &c->gpt);
+    amp_check_options(args, &c->amp);
+    if (c->bucket_mb == 0)
+        args_reject(args, "bucket-mb", "has no use: train_naive sends all after backward");
     optim_default_warmup(args, &c->optim);
+    model_check_options(args, &c->gpt);
     checkpoint_check_options(args, &c->checkpoint);
-    amp_check_options(args, &c->amp, c->batch_size);
-    virtual_check_options(args, &c->virtual, &c->ddp, &c->amp, &c->ops);
 }
 
 // ==== A training run =============================================================================
@@ -103,7 +117,6 @@ typedef struct Job {
     const Config *config;
     const char *from;       // the checkpoint of --resume, or NULL
     const char *save;       // where this process saves, or NULL
-    int epochs;             // of the whole run
     Data data;
     Log *log;
     Device *device;
@@ -118,25 +131,27 @@ typedef struct Job {
     Replay *replay;         // recordings of train_step
     TrainState state;       // how far the run is; saved in checkpoints
     World world;            // this process's rank, and the number of ranks
+    Comm *comm, *norms;     // for gradients, state and hashes; for BatchNorm, or NULL
     Sampler sampler;
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
-    Amp *amp;
-    Virtual virtual;        // the ranks that this process computes: one, without --virtual-ranks
+    Amp amp;                // mixed precision
+    Accumulate accumulate;  // a batch in parts
+    Compress compress;      // short messages
 } Job;
 
 // ---- Choosing samples ---------------------------------------------------------------------------
 
 static int samples_per_epoch(const Job *job) { return sampler_share(&job->sampler); }
-static int global_batch(const Job *job) { return job->config->batch_size * job->virtual.ranks; }
+static int global_batch(const Job *job) { return job->config->batch_size * job->world.size; }
 
-// Gives the loader its samples of this epoch. If shuffled, their order depends on seed + epoch.
+// Rule 2: different samples. If shuffled, their order depends on seed + epoch.
 static void choose_samples(Job *job)
 {
-    int count = samples_per_epoch(job) * job->virtual.count;
+    int count = samples_per_epoch(job);
     int32_t *ids = xmalloc(count * sizeof *ids);
     sampler_set_epoch(&job->sampler, job->state.epoch);
-    virtual_ids(&job->virtual, &job->sampler, job->config->batch_size, ids);
+    sampler_ids(&job->sampler, ids);
     loader_start(job->train, ids, count, job->state.epoch, job->state.step);
     free(ids);
 }
@@ -150,48 +165,43 @@ static int64_t steps_per_epoch(const Job *job)
 
 static void forward_backward(Job *job, const Batch *batch)
 {
-    trace_begin("forward");
     model_forward(job->model, batch->inputs, batch->rows, true);
-    trace_end();
-    trace_begin("loss");
     loss_cross_entropy(job->ops, batch->targets, job->data.train.classes, job->model->logits,
                        batch->labels, job->scalars, job->train_stats, job->model->dlogits);
-    trace_end();
-    trace_begin("backward");
-    model_backward(job->model, amp_ready, job->amp);
-    trace_end();
+    model_backward(job->model, accumulate_ready, &job->accumulate);
 }
 
 static void apply_gradients(Job *job)
 {
     Model *model = job->model;
-    amp_wait(job->amp);
+    ddp_wait(job->ddp);         // Rule 3: the same step, with the average of all ranks' gradients
+    amp_unscale(&job->amp);
+    amp_clip(&job->amp);
     gradients_check(job->ops, model->grad_count, model->grads, job->scalars, job->train_stats);
-    trace_begin("optimizer");
     optim_step(job->optim, job->scalars);
-    trace_end();
-    amp_update(job->amp);
+    amp_update(&job->amp);
 }
 
 // Everything that happens to a batch. A step that only enqueues work, and never waits for the
 // device or involves the host, can be recorded once and then replayed.
 static void train_step(void *arg)
 {
-    Batch batch, part;
     Job *job = arg;
-    for (int i = 0; virtual_batch(&job->virtual, job->batch, i, &batch); i++)
-        for (int k = 0; amp_part(job->amp, &batch, k, &part); k++)
-            forward_backward(job, &part);
+    int parts = accumulate_parts(&job->accumulate, job->batch);
+    for (int i = 0; i < parts; i++) {
+        Batch part = accumulate_part(&job->accumulate, job->batch, i);
+        forward_backward(job, &part);
+    }
     apply_gradients(job);
 }
 
 // `step` counts from 0 in each epoch.
 static double learning_rate(const Job *job, int64_t step)
 {
+    const Config *c = job->config;
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
     int64_t taken = job->state.global_step - job->state.step + step;
-    const OptimConfig *c = &job->config->optim;
-    return optim_lr_of_ranks(c, job->virtual.ranks, taken, first + step, steps, job->epochs);
+    return optim_lr(&c->optim, job->world.size, taken, first + step, steps, c->epochs);
 }
 
 static void set_scalars(Job *job)
@@ -199,7 +209,7 @@ static void set_scalars(Job *job)
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
                                            job->state.global_step);
     settings.clip_norm = job->config->amp.clip_norm;
-    settings.rows_of_batch = job->batch->targets / job->virtual.count; // the loss averages them
+    settings.rows_of_batch = job->batch->targets;   // the loss is a mean over all parts
     scalars_set(job->ops, job->scalars, settings);
 }
 
@@ -211,28 +221,22 @@ static bool should_stop(const Job *job)
 
 // ---- Reading the device -------------------------------------------------------------------------
 
-// Waits for the device. Ends the run if a loss or a gradient was not finite, unless the loss scale
-// can adapt to that. Every save comes after this check.
+// Waits for the device. Ends the run if a loss or a gradient was not finite. Every save comes after
+// this check.
 static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;
     copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
     stream_sync(device_stream(job->device));
-    bool bad = stats.bad_gradients > 0 && !amp_may_skip(job->amp, &stats, &job->state);
-    if (bad || (stats.not_finite > 0 && stats.bad_gradients == 0))
-        fail_diverged(&stats, job->state.epoch + 1, job->state.step);
+    amp_check_finite(&job->amp, &stats, &job->state);
     return stats;
 }
 
 static void report(Job *job)
 {
-    Scalars scalars = amp_read(job->amp);
     LogStep line = {
-        .norm = scalars.norm,
-        .loss_scale = scalars.scale.value,
-        .skipped = scalars.scale.skipped,
         .epoch = job->state.epoch + 1,
-        .epochs = job->epochs,
+        .epochs = job->config->epochs,
         .step = job->state.step,
         .steps = steps_per_epoch(job),
         .final = should_stop(job),
@@ -240,6 +244,7 @@ static void report(Job *job)
         .lr = learning_rate(job, job->state.step - 1),
         .data_wait_ms = loader_wait_ms(job->train),
     };
+    amp_describe(&job->amp, &line);
     log_step(job->log, &line);
 }
 
@@ -270,21 +275,17 @@ static void save(Job *job, const char *suffix)
     if (!job->save)
         return;
     snprintf(path, sizeof path, "%s%s", job->save, suffix);
-    trace_begin("save");
-    amp_save(job->amp, &job->state);
+    amp_save(&job->amp, &job->state);
     if (!checkpoint_save(path, job->model, job->optim, &job->state, job->data.name, &error))
         FAIL_ERROR(&error);
-    trace_end();
     log_say(job->log, "   == saved: %s", path);
 }
 
-// Saves within an epoch: the saved state includes the epoch's sums so far. Compares first, so that
-// no file holds weights that differ between ranks.
+// Saves within an epoch: the saved state includes the epoch's sums so far.
 static void save_midway(Job *job)
 {
     job->state.running = read_finite(job, job->train_stats);
-    if (job->config->checkpoint.save)
-        ddp_compare(job->ddp, model_hash(job->model));
+    compare_hashes(job->comm, job->device, model_hash(job->model)); // files hold what all have
     save(job, "");
 }
 
@@ -314,7 +315,6 @@ static void count_step(Job *job)
     job->state.step++;
     job->state.global_step++;
     job->model->batches_seen++;
-    alive_step(job->state.epoch + 1, job->state.step);
     log_progress(job->log, job->state.step, job->batch->count);
 }
 
@@ -322,9 +322,8 @@ static void count_step(Job *job)
 static bool train_epoch(Job *job)
 {
     int64_t steps = steps_per_epoch(job);
-    trace_begin("epoch");
     choose_samples(job);
-    log_progress_begin(job->log, job->state.epoch + 1, job->epochs, job->state.step, steps);
+    log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs, job->state.step, steps);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
         // A recording contains addresses, so each of the loader's buffers needs its own recording.
@@ -338,7 +337,6 @@ static bool train_epoch(Job *job)
         if (checkpoint_due(&job->config->checkpoint, &job->state) && job->state.step < steps)
             save_midway(job);
     }
-    trace_end();
     log_progress_end(job->log);
     if (job->state.step < steps)
         return false;
@@ -347,18 +345,41 @@ static bool train_epoch(Job *job)
     return true;
 }
 
+static void train(Job *job)
+{
+    log_say(job->log, "            =======  Training  ======= ");
+    if (job->state.step == steps_per_epoch(job))
+        finish_epoch(job);          // the run that saved this state died in the evaluation
+    if (job->state.epoch >= job->config->epochs)
+        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
+    while (job->state.epoch < job->config->epochs && !should_stop(job) && train_epoch(job)) {
+    }
+    if (job->state.step > 0)
+        save_midway(job);
+    log_say(job->log, "            =======  Training %s  ======= ",
+            interrupt_requested() ? "Interrupted" : "Finished");
+}
+
 // ==== A run from start to end ====================================================================
+
+static void choose_files(Job *job)
+{
+    const CheckpointConfig *c = &job->config->checkpoint;
+    if (job->world.rank > 0)
+        return;                 // only rank 0 saves and looks for a checkpoint
+    job->from = checkpoint_find(c);
+    job->save = c->evaluate ? NULL : c->save;
+}
 
 static void open_data(Job *job)
 {
     Error error;
-    const Config *c = job->config;
     if (job->save && !checkpoint_claim(job->save, job->from, &error))
         FAIL_ERROR(&error);
-    if (!data_open(&job->data, &c->data, c->seed, &error))
+    if (!data_open(&job->data, &job->config->data, job->config->seed, &error))
         FAIL_ERROR(&error);
-    if (c->dry_run)
-        data_cut(&job->data, global_batch(job));
+    bool resumes = agree_broadcast(&job->world, "resumes", job->from != NULL);
+    job->log = log_new(&job->config->log, resumes);
 }
 
 static void open_model(Job *job)
@@ -368,24 +389,44 @@ static void open_model(Job *job)
     job->device = comm_open_device(&job->world, c->threads);
     job->ops = ops_new(job->device, &c->ops);
     job->model = model_new(job->device, job->ops, &(ModelConfig){
-        .per_row = d->per_row, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .arch = c->arch,
-        d->channels, d->height, d->width, d->classes, amp_rows(&c->amp, d, c->batch_size),
-        .type = amp_type(&c->amp, d, &job->world, job->device, job->from) });
-    job->replay = replay_new(job->device, LOADER_SLOTS + 1);
+        .arch = c->arch, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .per_row = d->per_row,
+        .channels = d->channels, .height = d->height, .width = d->width, .classes = d->classes,
+        .batch = accumulate_rows(c->accumulate, d, c->batch_size),
+        .type = amp_type(&c->amp, d, job->device) });
     job->optim = optim_new(&c->optim, job->model);
     job->scalars = scalars_new(job->device);
     job->train_stats = device_alloc(job->device, sizeof(Stats));
     job->test_stats = device_alloc(job->device, sizeof(Stats));
-    job->ddp = ddp_new(&c->ddp, &job->world, job->model);
-    job->amp = amp_new(&c->amp, job->model, job->ddp, job->scalars);
-    job->stop = stop_new(job->model, ddp_comm(job->ddp));
-    sampler_init(&job->sampler, job->data.train.count, c->shuffle, c->drop_last, c->seed,
-                 job->virtual.first, job->virtual.ranks);
-    job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){
-        amp_batch_shape(job->model, c->batch_size * job->virtual.count), job->data.augment,
-        c->data.workers, .pad_tail = false });
-    job->test = loader_new(job->device, &job->data.test, &(LoaderConfig){
-        job->model->input, job->data.plain, c->data.workers, .pad_tail = true });
+    job->replay = replay_new(job->device, LOADER_SLOTS + 1);
+}
+
+static void connect_ranks(Job *job)
+{
+    const Config *c = job->config;
+    const Model *m = job->model;
+    job->comm = comm_new(&job->world, job->device, "gradients", &c->comm);
+    job->ddp = ddp_new(m->grads, m->ready_count, job->device, job->comm, c->bucket_mb * 0x1p20);
+    job->norms = c->sync_bn ? comm_share_norms(&job->world, job->device, job->ops, &c->comm) : NULL;
+    job->amp = (Amp){ .config = &c->amp, .model = job->model, .scalars = job->scalars };
+    accumulate_begin(&job->accumulate, c->accumulate, job->model, job->ddp, job->log);
+    compress_begin(&job->compress, c->compress, job->model, job->ddp);
+    job->stop = stop_new(job->model, job->comm);
+    job->sampler = (Sampler){ .count = job->data.train.count, .shuffle = c->shuffle,
+                              .drop_last = c->drop_last, .seed = c->seed,
+                              .rank = job->world.rank, .size = job->world.size };
+    sampler_check(&job->sampler);
+}
+
+static void open_loaders(Job *job)
+{
+    LoaderConfig config = { .shape = job->model->input, .augment = job->data.augment,
+                            .workers = job->config->data.workers };
+    config.shape.n = job->config->batch_size;   // of all parts together
+    job->train = loader_new(job->device, &job->data.train, &config);
+    config.shape = job->model->input;
+    config.augment = job->data.plain;
+    config.pad_tail = true;
+    job->test = loader_new(job->device, &job->data.test, &config);
 }
 
 static void introduce(Job *job)
@@ -399,56 +440,6 @@ static void introduce(Job *job)
     log_config(job->log, job->args, device_name(job->device),
                json_pack("{s:s, s:I, s:i}", "dataset", job->data.name,
                          "parameters", m->torch_params, "global_batch", global_batch(job)));
-}
-
-static void choose_files(Job *job)
-{
-    const CheckpointConfig *c = &job->config->checkpoint;
-    if (job->world.rank > 0)
-        return;                 // only rank 0 saves and looks for a checkpoint
-    job->from = checkpoint_find(c);
-    job->save = job->config->dry_run || c->evaluate ? NULL : c->save;
-}
-
-static void set_up(Job *job)
-{
-    open_data(job);
-    bool resumes = agree_broadcast(&job->world, "resumes", job->from);
-    job->log = log_new(&job->config->log, resumes);
-    open_model(job);
-    introduce(job);
-}
-
-static void train(Job *job)
-{
-    job->epochs = job->config->dry_run ? job->state.epoch + 1 : job->config->epochs;
-    log_say(job->log, "            =======  Training  ======= ");
-    if (job->state.step == steps_per_epoch(job))
-        finish_epoch(job);          // the run that saved this state died in the evaluation
-    if (job->state.epoch >= job->epochs)
-        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
-    while (job->state.epoch < job->epochs && !should_stop(job) && train_epoch(job)) {
-    }
-    if (job->state.step > 0)
-        save_midway(job);
-    log_say(job->log, "            =======  Training %s  ======= ",
-            interrupt_requested() ? "Interrupted" : "Finished");
-}
-
-static void close_job(Job *job)
-{
-    loader_free(job->test);
-    loader_free(job->train);
-    device_free(job->device, job->test_stats);
-    device_free(job->device, job->train_stats);
-    device_free(job->device, job->scalars);
-    optim_free(job->optim);
-    model_free(job->model);
-    ops_free(job->ops);
-    device_close(job->device);
-    log_free(job->log);
-    data_close(&job->data);
-    trace_close();
 }
 
 // Makes new weights or loads those of --init; to evaluate, loads those of --resume or --init.
@@ -471,8 +462,7 @@ static void load_state(Job *job)
     TrainState saved;
     job->state = (TrainState){ .seed = job->config->seed, .batch_size = global_batch(job),
                                .order = data_order(&job->data, job->config->shuffle),
-                               .best_top1 = -1, .loss_scale = 1,
-                               .virtual_ranks = job->config->virtual.ranks };
+                               .best_top1 = -1, .loss_scale = 1 };
     if (!job->from || job->config->checkpoint.evaluate)
         return;
     if (!checkpoint_load(job->from, job->model, job->optim, &saved, &error) ||
@@ -488,9 +478,33 @@ static void load_state(Job *job)
 static void restore(Job *job)
 {
     if (job->world.rank > 0)
-        return;                 // ddp_broadcast sends what rank 0 has
+        return;                 // share_start sends what rank 0 has
     load_weights(job);
     load_state(job);
+}
+
+// Rule 1: the same start. All ranks get the parameters, buffers, momentum and state of rank 0.
+static void share_start(Job *job)
+{
+    const Model *m = job->model;
+    const Array arrays[] = { { m->params, m->param_count }, { m->buffers, m->buffer_count },
+                             { job->optim->values, job->optim->value_count } };
+    broadcast(job->comm, job->device, arrays, 3);
+    comm_broadcast_host(job->comm, &job->state, sizeof job->state);
+    compare_hashes(job->comm, job->device, model_hash(job->model));
+}
+
+static void close_job(Job *job)
+{
+    loader_free(job->test);
+    loader_free(job->train);
+    optim_free(job->optim);
+    model_free(job->model);
+    ops_free(job->ops);
+    device_close(job->device);      // with what is left on it: scalars and sums
+    log_free(job->log);
+    data_close(&job->data);
+    trace_close();
 }
 
 static int run(Job *job)
@@ -498,25 +512,26 @@ static int run(Job *job)
     rendezvous(&job->config->rendezvous, job->args, &job->world);
     choose_files(job);
     interrupt_install(true);
-    virtual_divide(&job->virtual, &job->config->virtual, &job->world);
     trace_open(job->config->log.trace);
-    trace_begin("set up");
-    set_up(job);
+    open_data(job);
     agree_same(&job->world, "data", job->data.fingerprint);
+    open_model(job);
+    connect_ranks(job);
+    open_loaders(job);
+    introduce(job);
     restore(job);
-    ddp_broadcast(job->ddp, job->optim, &job->state, sizeof job->state);
-    amp_begin(job->amp, &job->world, job->log, &job->state);
-    virtual_begin(&job->virtual, &job->world, job->model, job->ddp, job->log);
-    trace_end();
+    share_start(job);
+    amp_begin(&job->amp, &job->world, job->log, &job->state);
     if (job->config->checkpoint.evaluate)
         evaluate(job);
     else
         train(job);
-    virtual_end(&job->virtual);
-    amp_free(job->amp);
-    log_end(job->log, ddp_compare(job->ddp, model_hash(job->model)), device_threads(job->device));
+    log_end(job->log, model_hash(job->model), device_threads(job->device));
     replay_free(job->replay);
+    comm_free(job->norms);
+    comm_free(job->comm);       // waits for all ranks
     ddp_free(job->ddp);
+    alive_done();               // from now on the end of this process is no death
     stop_free(job->stop);
     close_job(job);
     rendezvous_end(&job->world);

@@ -343,15 +343,20 @@ function(ddp_step)
     ddp_program(${step} "${step}/train" ${ARGN})
 endfunction()
 
-# ddp_launcher(launch.c): the program that starts that directory's ranks; built whenever train is.
-function(ddp_launcher)
+# ddp_also(NAME SOURCES...): another program of that directory, for ranks; built whenever train is.
+function(ddp_also name)
     get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
-    ddp_program(${step}_launch "${step}/launch" ${ARGN} RANKS)
+    ddp_program(${step}_${name} "${step}/${name}" ${ARGN} RANKS)
     foreach(backend IN LISTS DDP_BACKENDS)
-        if(TARGET ${step}_launch_${backend})
-            add_dependencies(${step}_${backend} ${step}_launch_${backend})
+        if(TARGET ${step}_${name}_${backend})
+            add_dependencies(${step}_${backend} ${step}_${name}_${backend})
         endif()
     endforeach()
+endfunction()
+
+# ddp_launcher(launch.c): the program that starts that directory's ranks.
+function(ddp_launcher)
+    ddp_also(launch ${ARGN})
 endfunction()
 
 # --- what is built, and what is left out --------------------------------------------------------------

@@ -37,7 +37,6 @@ typedef struct TrainState {
     double loss_scale;          // the latest adaptive one; 1: there was none
     int64_t clean_steps;        // since the loss scale changed
     int64_t skipped_steps;      // for an overflow, since the run began
-    int64_t virtual_ranks;      // number of virtual ranks, or 0
     Stats running;              // of the current epoch
 } TrainState;
 
@@ -52,8 +51,6 @@ bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 // If it fails, nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Does the file hold a loss scale other than 1? False if it cannot be read.
-bool checkpoint_is_scaled(const char *path);
 // Can a run that would begin as `run`, and save to `save` (or NULL), continue from `saved`, the
 // state in the file at path? The seed must be the same; within an epoch also `order`, if it is
 // known, and the epoch must be long enough. Then makes `saved` the state with which it continues:

@@ -68,10 +68,7 @@ void comm_barrier(Comm *comm);
 
 // In place, in host memory: all ranks get rank 0's bytes.
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
-// Compares the ranks' hashes of their weights, and returns this rank's. If they differ, rank 0
-// names the ranks whose weights differ from its own, and all end with EXIT_RANKS_DIFFER.
-uint64_t comm_compare(Comm *comm, uint64_t hash);
-// From now on BatchNorm's statistics in training are over the batches of all ranks. Use this
-// communicator for nothing else: the statistics must not queue after gradients.
+// From now on BatchNorm's statistics in training are over the batches of all ranks. They travel on
+// a communicator of their own, because they must not queue after gradients. The caller frees it.
 typedef struct Ops Ops;
-void comm_share_norms(Comm *comm, Ops *ops);
+Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommConfig *config);

@@ -56,8 +56,6 @@ typedef struct Data {
 // Finds or makes the data set, checks it, and keeps as many samples as `config` asks for.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
-// Keeps at most `most` samples of each set, and renews the fingerprint.
-void data_cut(Data *data, int most);
 // A number > 0 made from the data's checksum, the number of training samples and `shuffle`. A run
 // that resumes in mid-epoch compares it with the checkpoint's.
 int64_t data_order(const Data *data, bool shuffle);

@@ -40,7 +40,7 @@ Device *device_open(int index, int threads);
 int device_share(int devices, int asked, bool warn);
 // Other processes compute on this GPU as well. So no choice may depend on how long its work takes.
 void device_takes_turns(Device *device);
-void device_close(Device *device);
+void device_close(Device *device);               // also frees what is left of its memory
 void device_use(Device *device);                 // makes it the calling thread's current device
 const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"
 int device_threads(const Device *device);        // CUDA: 0
@@ -71,6 +71,8 @@ void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes);
 // to and from may belong to different devices of this process.
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes);
 void fill_zero(Stream *stream, void *memory, size_t bytes);
+// values *= factor
+void values_scale(Stream *stream, float *values, size_t count, float factor);
 // At least `bytes` of device memory that the stream's operations use in turn. It is zero at first.
 // A recorded step may not ask for more than an earlier call did.
 void *stream_scratch(Stream *stream, size_t bytes);

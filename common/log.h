@@ -32,7 +32,8 @@ void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2,
 
 // Progress of an epoch: on a terminal a line with rate and time left, redrawn in place; else
 // nothing. log_progress_begin starts the clock; `step` steps of the epoch are already done. Call
-// log_progress after every step, with the number of samples in its batch.
+// log_progress after every step, with the number of samples in its batch: it is also this process's
+// heartbeat (alive_step). In the timeline the epoch is a span.
 void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps);
 void log_progress(Log *log, int64_t step, int batch);
 // Call it when the training of an epoch ends. Stops the clock, and leaves the line on the screen.

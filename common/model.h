@@ -54,10 +54,11 @@ typedef struct Model {
     int per_row;            // labels, and rows of logits, of a sample: its tokens; 1 for an image
     float *params;          // f32 master copy, which the optimizer updates
     void *weights;          // read by convolutions: the masters, or their 16-bit copies
-    float *grads;           // followed by MODEL_SPARE free floats, to be reduced with them
+    float *grads;           // followed by MODEL_SPARE free floats, to be averaged with them
     float *buffers;         // running means and variances
     size_t param_count;     // floats in params, with padding
     size_t grad_count;      // floats in grads: those of params[0] to params[grad_count - 1]
+    size_t ready_count;     // floats that backward announces: the gradients and the free floats
     size_t buffer_count;
     int64_t batches_seen;   // num_batches_tracked, which the training loop counts
     float *logits;          // (batch * per_row, classes): forward writes them from the first row on
@@ -87,7 +88,8 @@ size_t model_activation_bytes(const Model *model, Type type);
 // running ones, and applies dropout; otherwise uses the running ones.
 void model_forward(Model *model, const void *inputs, int rows, bool training);
 // dlogits -> grads, which it overwrites, for the rows of the last forward. ready (or NULL) is
-// called for each range of gradients when it is final, front to back.
+// called for each range of gradients when it is final, front to back. The last range includes the
+// free floats.
 void model_backward(Model *model, GradReady ready, void *arg);
 
 // The score of a test in percent: of images the accuracy, of text e^-loss.

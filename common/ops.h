@@ -290,9 +290,6 @@ void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, cons
 // values += more
 void add_into(Ops *ops, size_t count, float *values, const float *more);
 
-// values *= factor, on any stream of the device.
-void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor);
-
 // If a gradient is infinite or NaN: sets scalars->skip, and adds 1 to stats->bad_gradients.
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats);
 // grads /= the loss scale.
@@ -307,16 +304,6 @@ void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const floa
 // On any stream of the device: values = narrow.
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
                   float *values);
-
-// On any stream of the device: sums = values * 2^40, rounded to integers; with `add`, sums += that.
-// Sums of integers do not depend on the order. A NaN, or a value with a magnitude above the limit,
-// counts as 0, and *overflow becomes 1.
-void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
-               int64_t *sums, int64_t *overflow);
-// values = factor * sums / 2^40. If *overflow is not 0, the first value becomes infinite. overflow
-// may be NULL.
-void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, double factor,
-                const int64_t *overflow, float *values);
 
 // --- images --------------------------------------------------------------------------------------
 

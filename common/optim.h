@@ -16,22 +16,28 @@ typedef struct OptimConfig {
     int cosine_steps;       // cosine: steps until its end; 0: all of the run's
     double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch
     int warmup_steps;       // steps, in place of epochs; 0: none
-    const char *lr_scale;   // linear: multiply lr by the number of ranks
+    const char *lr_scale;   // how lr grows with the number of ranks: none, linear, sqrt
 } OptimConfig;
 OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);
-// Adds --lr-scale, for programs that use optim_lr_of_ranks.
+// Adds --lr-scale, for programs with ranks.
+//
+// N ranks take a step with N times the samples, and an epoch has an N-th of the steps. So each step
+// should be longer. With SGD, one step with the mean of N gradients at N times the rate goes about
+// as far as N steps with one gradient each: linear (Goyal et al., 2017). Adam divides a gradient by
+// its own size, so its step does not grow with the mean of more gradients; only the noise in it
+// shrinks, by sqrt(N): sqrt (Malladi et al., 2022). Both fail if the weights change quickly, as
+// they do at first. So the rate rises during a warm-up.
 void optim_scale_options(Args *args, OptimConfig *config);
-// After args_parse: with --lr-scale linear, sets 5 epochs of warm-up if the user set no warm-up.
+// After args_parse: with --lr-scale, sets 5 epochs of warm-up if the user set no warm-up.
 void optim_default_warmup(const Args *args, OptimConfig *config);
 
-// The learning rate of a step, which is counted from 0 over all epochs. taken: the steps that the
-// run has taken before it; a different number if an epoch was begun with another global batch. The
-// rate depends only on the arguments, so a checkpoint need not store it.
-double optim_lr(const OptimConfig *config, int64_t taken, int64_t step, int64_t steps_per_epoch,
-                int64_t epochs);
-double optim_lr_of_ranks(const OptimConfig *config, int ranks, int64_t taken, int64_t step,
-                         int64_t steps_per_epoch, int64_t epochs);
+// The learning rate of a step, which is counted from 0 over all epochs, of a run with so many
+// ranks. taken: the steps that the run has taken before it; a different number if an epoch was
+// begun with another global batch. The rate depends only on the arguments, so a checkpoint need not
+// store it.
+double optim_lr(const OptimConfig *config, int ranks, int64_t taken, int64_t step,
+                int64_t steps_per_epoch, int64_t epochs);
 
 // One state value for every parameter, with the layout of the model's parameters.
 typedef struct OptimArena {
@@ -46,6 +52,8 @@ typedef struct Optim {
     Model *model;
     OptimArena arenas[OPTIM_ARENAS];
     int arena_count;
+    float *values;          // of all arenas, one after the other; device
+    size_t value_count;
     double betas[2];
     uint8_t *decays;        // AdamW: which parameters decay, as adamw_update wants it; device
 } Optim;

@@ -8,6 +8,7 @@
 #   root       the repository            step     03_ddp_fork, or "none"
 #   copy       the learner's folder      id       03-1
 #   source     the step, or finished/    program  the folder in build/cpu: 03_ddp_fork; gpu-1 if step is "none"
+#   finished   the folder in build/cpu of the finished program: the step's, or the exercise's own (05-6)
 #   exercise   the exercise's folder     limit    deadline of one run, in s (20); a check may change it
 #   why        explanation of the next claim: printed if the claim fails, cleared if it holds
 set -u
@@ -18,6 +19,8 @@ id=${exercise##*/} id=${id%%_*}
 step=$(sed -n 's/^- step: *//p' "$exercise/task.md" | head -1)
 source=$root/$step program=$step
 [ "$step" != none ] || source=$exercise/finished program=$id
+finished=$program
+[ ! -d "$exercise/finished" ] || finished=$id
 limit=20 why='' status=0 train='' launch='' harness=''
 
 good=✓ bad=✗
@@ -143,7 +146,8 @@ beside()
 # check.c's __wrap_FUNCTION. This may call the original as __real_FUNCTION.
 build()
 {
-    local file objects=() extra=() more=()
+    local file extra=() more=()
+    objects=()
     while [ $# -gt 1 ]; do
         case $1 in
         --with) more+=("$2") ;;
@@ -157,7 +161,7 @@ build()
         [ -f "$copy/${file##*/}" ] || { echo "${file##*/} is missing in your copy" >&2; cannot_build; }
     done
     for file in "$copy"/*.c; do
-        case ${file##*/} in launch.c) continue ;; esac
+        case ${file##*/} in launch.c | ddp_naive.c) continue ;; esac
         compile "$file" || cannot_build
         objects+=("$object")
     done
@@ -167,6 +171,7 @@ build()
     done
     train=$made/train
     link_program "$train" train "${extra[@]}" "${objects[@]}" || cannot_build
+    wrapped=("${extra[@]}")
     if [ -f "$copy/launch.c" ]; then
         launch=$made/launch
         if cmp -s "$copy/launch.c" "$source/launch.c"; then
@@ -177,6 +182,16 @@ build()
         fi
     fi
     passed "your program builds"
+}
+
+# build_naive: after build, the same program with ddp_naive.c instead of ddp.c -> $naive.
+build_naive()
+{
+    local rest=() file
+    for file in "${objects[@]}"; do [[ $file == */ddp.c.o ]] || rest+=("$file"); done
+    compile "$copy/ddp_naive.c" || cannot_build
+    naive=$made/train_naive
+    link_program "$naive" train "${wrapped[@]}" "${rest[@]}" "$object" || cannot_build
 }
 
 # harness FILE.c [LEARNERS.c]...: makes $harness, the exercise's program FILE.c, linked with common/ and with these
@@ -212,6 +227,7 @@ compile()
 {
     local file=$1 name=${1##*/} theirs header
     theirs=$build/$program/CMakeFiles/${program}_cpu.dir/$name.o
+    [ "$name" != ddp_naive.c ] || theirs=$build/$program/CMakeFiles/${program}_train_naive_cpu.dir/$name.o
     object=$made/objects/$name.o
     if same_headers && cmp -s "$file" "$source/$name" && [ "$theirs" -nt "$source/$name" ]; then
         for header in "$source"/*.h; do
@@ -317,7 +333,7 @@ try_learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; try "$1" "${c
 # finished NAME N OPTIONS...: as learner, but with the finished program.
 finished()
 {
-    local programs=$build/cpu/$program
+    local programs=$build/cpu/$finished
     set_command "$1" "$2" "$programs/train" "$programs/launch" "${@:3}"
     run "$1" "${command[@]}"
 }

@@ -80,7 +80,7 @@ make_targets()
             echo all
         else
             # shellcheck disable=SC2046
-            grep -ohE '0[1-7]_[a-z_]+|tool_[a-z_]+|gpu_shim' "$root/tests/$test.sh" \
+            grep -ohE '0[1-7]_[a-z_]+|05-6|tool_[a-z_]+|gpu_shim' "$root/tests/$test.sh" \
                 $(grep -oE 'tests/[a-z_]+\.sh' "$root/tests/$test.sh" | sed "s,^,$root/,") | sed -E 's/^0.*/&_cpu/'
         fi
     done | sort -u

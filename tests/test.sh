@@ -89,7 +89,7 @@ put_in()
 build_with()
 {
     local name=$1 compiler tree=${BUILD%/*}
-    rm -rf copy && cp -r "$SRC/$2" copy && rm -f copy/launch.c
+    rm -rf copy && cp -r "$(cd "$SRC" && realpath "$2")" copy && rm -f copy/launch.c copy/ddp_naive.c
     shift 2
     while [ $# -gt 0 ]; do
         put_in "copy/$1" "$2" "$3" || return 1

@@ -220,8 +220,8 @@ static void check_scale(Stream *stream, float loss_scale, float factor, double o
     Scalars *scalars = new_scalars((Scalars){ .scale.value = loss_scale });
     Stats *stats = memory(sizeof *stats);
     stream_sync(device_stream(device));
-    values_scale(ops, stream, SCALED - 512, there + 512, factor);
-    values_scale(ops, stream, 512, there, factor);
+    values_scale(stream, there + 512, SCALED - 512, factor);
+    values_scale(stream, there, 512, factor);
     stream_sync(stream);
     gradients_unscale(ops, SCALED, there, scalars);
     gradients_check(ops, SCALED, there, scalars, stats);

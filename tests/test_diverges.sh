@@ -43,7 +43,7 @@ END
 # One gradient of one rank is NaN. A run looks for that in steps that print a line (-p), and before it saves.
 check "bad: builds" build_with bad 03_ddp_fork \
     ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
-for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collectives"; do
+for options in "-n 2 -p 5" "-n 3 -p 5 --check-collectives"; do
     # shellcheck disable=SC2086
     fails 3 ./bad $options --save nan.st
     says "rank 0/[23] .*a gradient of some rank is not finite in epoch 1, at or before step 15$"
@@ -58,7 +58,7 @@ check "nothing saved" not compgen -G 'nan.st*'
 check "blind: builds" build_with blind 03_ddp_fork \
     ddp.c "$reduce" "$(from '>= 13') if (now) grads[7] = 0.0f / 0.0f; $reduce" \
     train.c "if (stats.not_finite > 0 || stats.bad_gradients > 0)" "if (0)"
-for options in "-n 2" "-n 3 --bucket-mb 0"; do
+for options in "-n 2" "-n 3"; do
     # shellcheck disable=SC2086
     expect 0 "weight hash" "$train" $options "${small[@]}" --max-steps 12
     before=$(hash_of output)
@@ -93,12 +93,14 @@ for n in 2 3; do
 done
 fails 1 ./left_out -n 2 --timeout 1
 says "all ranks have been waiting for each other for 1 s"
-says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: #[0-9]+ broadcast"
+says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: #[0-9]+ all_gather of 1 "
 fails 1 ./left_out -n 2 --check-collectives
-says "rank 0 calls all_reduce #[0-9]+ of $values f32, but rank 1 calls broadcast #"
+says "rank 0 calls all_reduce #[0-9]+ of $values f32, but rank 1 calls all_gather #"
 
-check "apart: builds" build_with apart 03_ddp_fork ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"
-fails 200 ./apart -n 3 --bucket-mb 0 --max-steps 5
+check "apart: builds" build_with apart 03_ddp_fork train.c "gradients_check(job->ops, model->grad_count" \
+    "static int steps; if (job->world.rank == 1 && ++steps == 3) model->grads[7] = 1; \
+gradients_check(job->ops, model->grad_count"
+fails 200 ./apart -n 3 --max-steps 5
 says "the ranks have diverged: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
 lines 2
 

@@ -2,8 +2,8 @@
 # ctest: TIMEOUT 400
 # A small GPT with dropout on simulated GPUs (fake_cuda/fake.h) has the CPU's losses and weights up to rounding, in each
 # number type. On one GPU 01, 02, 03 and 07 give the same bits in f32. In 16 bits, recorded steps of 07 give the bits of
-# steps that are not recorded. With --virtual-ranks, 1 and 2 ranks give the same bits. 07's evaluation does not depend
-# on the number of ranks.
+# steps that are not recorded. With virtual ranks (05-6), 1 and 2 ranks give the same bits. 07's evaluation does not
+# depend on the number of ranks.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/fake.sh"
@@ -62,8 +62,8 @@ done <<'END'
 0.01 --amp fp16 --loss-scale 1024 --accumulate 2 --clip-norm 1
 END
 
-check "virtual ranks" train virtual fake 07_dist_eval 0 -b 4 --virtual-ranks 6 --amp off
-check "virtual ranks, two ranks" like "$hash" virtual fake 07_dist_eval 2 -b 4 --virtual-ranks 6 --amp off
+check "virtual ranks" train virtual fake 05-6 0 -b 4 --virtual-ranks 6 --amp off
+check "virtual ranks, two ranks" like "$hash" virtual fake 05-6 2 -b 4 --virtual-ranks 6 --amp off
 for ranks in 1 2 3; do
     expect 0 "== test:" "$tree/cpu/07_dist_eval/launch" -n $ranks -- "$tree/fake/07_dist_eval/train" "${common[@]}" \
         -b 6 --amp off -e --init one.st --predictions $ranks.csv

@@ -788,52 +788,6 @@ static void adding(void)
     check_ends();
 }
 
-// Adds a and b as fixed-point numbers. Returns the sums times `factor`.
-static const float *fixed_sum(int count, const float *a, const float *b, float limit, double factor)
-{
-    Stream *stream = device_stream(device);
-    int64_t *sums = memory((size_t)count * sizeof *sums), *overflow = memory(sizeof *overflow);
-    float *got = memory((size_t)count * sizeof *got);
-    fixed_add(ops, stream, (size_t)count, a, limit, false, sums, overflow);
-    fixed_add(ops, stream, (size_t)count, b, limit, true, sums, overflow);
-    fixed_read(ops, stream, (size_t)count, sums, factor, overflow, got);
-    return to_host(got, (size_t)count * sizeof *got);
-}
-
-// Each value is rounded to a multiple of 2^-40; the sum is exact.
-static void fixed_sums(void)
-{
-    enum { COUNT = 1031 };
-    double *a = random_numbers(TYPE_F32, COUNT, 1), *b = random_numbers(TYPE_F32, COUNT, 2);
-    a[0] = 0x1p22, b[0] = -0x1p22, a[1] = 0x1p22, a[2] = -0x1.8p-41, a[3] = 0x1p-42;
-    float *da = activation(row(COUNT), a), *db = activation(row(COUNT), b);
-    const float *one = fixed_sum(COUNT, da, db, 0x1p22f, 1.0 / 3);
-    const float *other = fixed_sum(COUNT, db, da, 0x1p22f, 1.0 / 3);
-    for (int i = 0; i < COUNT; i++) {
-        double sum = nearbyint((float)a[i] * 0x1p40) + nearbyint((float)b[i] * 0x1p40);
-        EXPECT_NEAR(one[i], (float)(sum * 0x1p-40 / 3), fabs(sum) * 0x1p-64);
-        EXPECT(one[i] == other[i], "%d: %a or %a", i, one[i], other[i]);
-    }
-    check_ends();
-}
-
-// If any value is not finite or is too large, the first sum is not finite. Opposite values must not cancel.
-static void fixed_overflow(void)
-{
-    enum { COUNT = 5, CASES = 5 };
-    static const double bad[CASES][2] = {
-        { INFINITY, -INFINITY }, { INFINITY, INFINITY }, { NAN, 0 }, { 0, 1025 }, { -1025, 1025 },
-    };
-    for (int i = 0; i < CASES; i++) {
-        double *a = zeros(COUNT), *b = zeros(COUNT);
-        a[i] = bad[i][0], b[i] = bad[i][1];
-        const float *sum = fixed_sum(COUNT, activation(row(COUNT), a), activation(row(COUNT), b),
-                                     1024, 1);
-        EXPECT(!isfinite(sum[0]), "case %d: %g", i, sum[0]);
-        check_ends();
-    }
-}
-
 // ==== Types of the device ========================================================================
 
 // Adds the results of a loss, a norm and two updates to the checksum.
@@ -880,7 +834,6 @@ static uint64_t own_loops(Type first, Type last)
     label_smoothing();
     verdicts();
     adding();
-    fixed_sums();
     a_step();
     return result_bits;
 }
@@ -930,7 +883,6 @@ int main(int argc, char **argv)
         convolutions();
     type = TYPE_F32;
     a_recorded_convolution();
-    fixed_overflow();
     if (!cuda && !ops_emulates(device, TYPE_BF16))
         test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE",
                         (char *[]){ "test_ops", "bf16", NULL });

@@ -10,8 +10,11 @@ check "one process" one
 for n in 2 3 4; do
     check "$n ranks, buckets" same_as_one "$train" $n
 done
-check "2 ranks, one all-reduce" same_as_one "$train" 2 --bucket-mb 0
-check "2 ranks, small buckets, no overlap" same_as_one "$train" 2 --bucket-mb 0.001 --overlap 0
+check "2 ranks, one all-reduce after backward" same_as_one "${train}_naive" 2
+one_message=$(hash_of ranks.out)
+check "2 ranks, small buckets" same_as_one "$train" 2 --bucket-mb 0.001
+check "with the same bits" is "$(hash_of ranks.out)" "$one_message"
+expect 2 "train_naive sends all after backward" "$train" --bucket-mb 0
 check "3 ranks, collectives compared" same_as_one "$train" 3 --check-collectives
 
 expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 7 --train-samples 100 --metrics odd.jsonl
@@ -21,14 +24,13 @@ check "--drop-last: 3 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 6
 expect 1 "2 samples are not enough for 3 ranks" "$train" -n 3 "${lenet[@]}" -b 1 --train-samples 2 --drop-last
 
 convnet=(--arch convnet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 16 -n 3)
-for more in "--sync-bn" "--bucket-mb 0.02 --overlap 1"; do
+for more in "--sync-bn" "--bucket-mb 0.02"; do
     # shellcheck disable=SC2086
     expect 0 "weight hash: " "$train" "${convnet[@]}" $more
     first=$(hash_of)
     # shellcheck disable=SC2086
     expect 0 "weight hash: $first" "$train" "${convnet[@]}" $more
 done
-expect 0 "weight hash: $first" "$train" "${convnet[@]}" --bucket-mb 0.02 --overlap 0
 
 expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save whole.st
 whole=$(hash_of)

@@ -4,7 +4,9 @@
 // With BatchNorm statistics per rank (the default), two ranks must match two processes of PyTorch's
 // DistributedDataParallel. With --sync-bn, two and four ranks must match one process that has the whole batch.
 #include "../03_ddp_fork/ddp.c"
+#include "../03_ddp_fork/broadcast.c"
 #include "../tools/ranks.h"
+#include "alive.h"
 #include "step_reference.h"
 
 typedef struct Seen {
@@ -15,12 +17,11 @@ typedef struct Seen {
 
 typedef struct Trial {
     const char *file;
-    DdpConfig ddp;
+    double bucket_mb;
+    bool sync_bn;
     DdpHook hook;
     Seen *seen;             // shared
 } Trial;
-
-static Ops *hook_ops;
 
 static void wait_for_average(void *arg) { ddp_wait(arg); }
 
@@ -38,7 +39,7 @@ static int take_step(void *arg, const World *world)
 {
     const Trial *trial = arg;
     Device *device = device_open(0, 1);
-    Ops *ops = hook_ops = ops_new(device, &(OpsConfig){ 0 });
+    Ops *ops = ops_new(device, &(OpsConfig){ 0 });
     StepRun run;
     step_open(&run, reference_path(trial->file));
     int rows = run.batch / world->size;
@@ -47,14 +48,17 @@ static int take_step(void *arg, const World *world)
     Model *model = model_new(device, ops, &config);
     step_begin(&run, model, rows * world->rank, rows);
 
-    Ddp *ddp = ddp_new(&trial->ddp, world, model);
+    Comm *comm = comm_new(world, device, "gradients", NULL);
+    Comm *norms = trial->sync_bn ? comm_share_norms(world, device, ops, NULL) : NULL;
+    Ddp *ddp = ddp_new(model->grads, model->ready_count, device, comm, trial->bucket_mb * 0x1p20);
     size_t hooked = 0;
     if (trial->hook)
         ddp_set_hook(ddp, trial->hook, &hooked);
-    uint64_t before = comm_bytes(ddp_comm(ddp));
+    uint64_t before = comm_bytes(comm);
     trial->seen->losses[world->rank] = step_take_with(&run, ddp_ready, wait_for_average, ddp);
-    expect_sent(model, comm_bytes(ddp_comm(ddp)) - before, trial->hook ? 2 : 1);
-    uint64_t hash = ddp_compare(ddp, model_hash(model));    // also waits for all losses
+    expect_sent(model, comm_bytes(comm) - before, trial->hook ? 2 : 1);
+    uint64_t hash = model_hash(model);
+    compare_hashes(comm, device, hash);     // also waits for all losses
     double loss = 0;
     for (int rank = 0; rank < world->size; rank++)
         loss += trial->seen->losses[rank] / world->size;
@@ -64,7 +68,10 @@ static int take_step(void *arg, const World *world)
         trial->seen->grads = model->grad_count;
         step_compare(&run, loss);
     }
+    comm_free(norms);
+    comm_free(comm);
     ddp_free(ddp);
+    alive_done();
     step_close(&run);
     model_free(model);
     ops_free(ops);
@@ -72,25 +79,23 @@ static int take_step(void *arg, const World *world)
     return test_failed > 0;
 }
 
-static Seen try_with(int size, const char *file, DdpConfig ddp, DdpHook hook)
+static Seen try_with(int size, const char *file, double bucket_mb, bool sync_bn, DdpHook hook)
 {
     Seen *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    Trial trial = { file, ddp, hook, seen };
-    printf("%d ranks, buckets of %g MiB%s: ", size, ddp.bucket_mb, ddp.sync_bn ? ", sync-bn" : "");
+    Trial trial = { file, bucket_mb, sync_bn, hook, seen };
+    printf("%d ranks, buckets of %g MiB%s: ", size, bucket_mb, sync_bn ? ", sync-bn" : "");
     EXPECT_EQ_INT(ranks_run(size, take_step, &trial), 0);
     Seen result = *seen;
     munmap(seen, sizeof *seen);
     return result;
 }
 
-static void try(int size, const char *file, DdpConfig ddp) { try_with(size, file, ddp, NULL); }
-
 TEST(statistics_of_each_rank)
 {
     for (int i = 1; i <= 5; i++) {
         char name[64];
         snprintf(name, sizeof name, "resnet18-ranks2-%d.step.safetensors", i);
-        try(2, name, (DdpConfig){ .bucket_mb = i % 2 ? 25 : 0, .overlap = true });
+        try_with(2, name, i % 2 ? 25 : 4, false, NULL);
     }
 }
 
@@ -99,8 +104,7 @@ TEST(statistics_of_all_ranks)
     for (int i = 1; i <= 5; i++) {
         char name[64];
         snprintf(name, sizeof name, "resnet18-%d.step.safetensors", i);
-        DdpConfig ddp = { .bucket_mb = i % 2 ? 4 : 25, .overlap = true, .sync_bn = true };
-        try(i < 5 ? 2 : 4, name, ddp);
+        try_with(i < 5 ? 2 : 4, name, i % 2 ? 4 : 25, true, NULL);
     }
 }
 
@@ -110,16 +114,15 @@ static void average_twice(void *arg, Comm *comm, Stream *stream, float *grads, s
     *(size_t *)arg += count;
     comm_all_reduce(comm, stream, grads, count, COMM_F32);
     comm_all_reduce(comm, stream, grads, count, COMM_F32);
-    values_scale(hook_ops, stream, count, grads, 1.0f / (float)(comm_size(comm) * comm_size(comm)));
+    values_scale(stream, grads, count, 1.0f / (float)(comm_size(comm) * comm_size(comm)));
 }
 
 TEST(hooks_see_every_gradient_once)
 {
-    static const double sizes[] = { 25, 1, 0 };
+    static const double sizes[] = { 25, 1, 0.001 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        DdpConfig ddp = { .bucket_mb = sizes[i], .overlap = true };
-        Seen plain = try_with(2, "resnet18-ranks2-1.step.safetensors", ddp, NULL);
-        Seen hooked = try_with(2, "resnet18-ranks2-1.step.safetensors", ddp, average_twice);
+        Seen plain = try_with(2, "resnet18-ranks2-1.step.safetensors", sizes[i], false, NULL);
+        Seen hooked = try_with(2, "resnet18-ranks2-1.step.safetensors", sizes[i], false, average_twice);
         EXPECT(plain.hash == hooked.hash, "the hook changed the weights");
         EXPECT_EQ_INT(hooked.hooked, hooked.grads + MODEL_SPARE);
     }

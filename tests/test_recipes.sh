@@ -9,7 +9,7 @@ for recipe in "$SRC"/recipes/*.conf; do
         check "$name: $header" grep -q "^#.*${header#\# }" "$recipe"
     done
     first=01_single_gpu
-    grep -q '^lr-scale' "$recipe" && first=04_ddp_launcher
+    grep -q '^lr-scale' "$recipe" && first=03_ddp_fork
     grep -q '^clip-norm' "$recipe" && first=05_ddp_amp
     for program in $first 07_dist_eval; do
         expect 0 "" "$BUILD/$program/train" --config "$recipe" --print-config

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The example of docs/reuse.md must find the weights 1, 2, 3 and 4 on one to three ranks: in processes of its own
-# (fork), under MPI, and with NCCL. Here NCCL is the library of exercises/gpu, which needs no GPU. Where NVIDIA's
-# libraries are, the example is also compiled with them.
+# (fork), under MPI, and with NCCL. So must perceptron.c with step 03's files, unchanged, and without common/. Here NCCL
+# is the library of exercises/gpu, which needs no GPU. Where NVIDIA's libraries are, both are also compiled with them.
 . "$SRC/tests/test.sh"
 cp "$SRC"/docs/reuse/*.[ch] .
 strict=(-std=c99 -pedantic -Wall -Wextra -Werror)
@@ -49,11 +49,75 @@ if [ -f "$tree/libgpu_shim.so" ]; then
     fits mpirun -np RANKS ./line_shim
 fi
 
+# --- a program of its own with ddp.c, broadcast.c and sampler.c --------------------------------------
+
+mkdir perceptron
+cp "$SRC"/docs/reuse/{perceptron.c,nccl_backend.c,comm.h,check.h,rng.h} perceptron
+for file in ddp broadcast sampler; do cp "$SRC/03_ddp_fork/$file".[ch] perceptron; done
+check "11 files" is "$(find perceptron -type f | wc -l)" 11
+check "at most 700 lines" test "$(cat perceptron/* | wc -l)" -le 700
+cp "$SRC/03_ddp_fork/ddp_naive.c" .
+
+# Their comm.h, check.h and rng.h declare what common/'s do.
+declarations()
+{
+    cat "$@" | sed 's://.*::' | tr '\n' ' ' | tr -s ' ' | tr ';{}' '\n' | sed 's/^ *//; s/ *$//' | grep '(' | sort -u
+}
+for file in comm rng; do
+    sed '/^.. For the program itself/,$d; s/^static inline //' perceptron/$file.h >theirs.h
+    declarations "$SRC"/common/{comm,device,rng}.h >ours
+    declarations theirs.h | grep -E '^[a-zA-Z_]+ .*[a-z_]+\(.*\)$' | grep -v next_random >theirs
+    check "$file.h has declarations" test -s theirs
+    check "$file.h: common/ has the same ones" test -z "$(comm -23 theirs ours | tee same.out)"
+done
+
+strict=(-std=c11 -Wall -Wextra -Wno-unused-parameter -Werror)
+# perceptron NAME SOURCES...: builds it from these files.
+perceptron()
+{
+    mpicc "${strict[@]}" -Iperceptron -I"$SRC/exercises/gpu" -o "$@" "$tree/libgpu_shim.so" -Wl,-rpath,"$tree" -lm
+}
+# wrongly NAME FILE FROM TO: the same with a mistake
+wrongly()
+{
+    rm -rf mistake && cp -r perceptron mistake
+    put_in "mistake/$2" "$3" "$4" && perceptron "$1" mistake/*.c
+}
+ranks() { timeout 60 mpirun --oversubscribe -np "$@"; }
+if [ -f "$tree/libgpu_shim.so" ]; then
+    check "perceptron.c: builds" perceptron buckets perceptron/*.c
+    check "with ddp_naive.c: builds" \
+        perceptron naive ddp_naive.c perceptron/{perceptron,nccl_backend,broadcast,sampler}.c
+    expect 0 "equal on all 1 ranks" ranks 1 ./buckets
+    one=$(sed -n 's/^weights \([-0-9.]*\),.*/\1/p' output)
+    check "it learns" \
+        awk '/^epoch 1,/ { first = $NF } /^epoch 8,/ { last = $NF } END { exit !(last < first / 4) }' output
+    for n in 2 4; do
+        for program in buckets naive; do
+            expect 0 "weights $one, equal on all $n ranks" ranks $n ./$program
+        done
+    done
+    check "without rule 1: builds" \
+        wrongly no_start perceptron.c "broadcast(comm, device, &(Array){ gpu_weights, COUNT }, 1);" ""
+    expect 200 "the ranks have diverged: the weights of rank 1 (" ranks 2 ./no_start
+    check "more ranks than samples: builds" wrongly few perceptron.c "SAMPLES = 2048" "SAMPLES = 1"
+    sed -i 's/\.seed = 5 }/.seed = 5, .drop_last = true }/' mistake/perceptron.c
+    expect 0 "" perceptron few mistake/*.c
+    expect 1 "1 samples are not enough for 2 ranks" ranks 2 ./few
+    check "without a range: builds" wrongly no_range perceptron.c "send(stream, ddp, IN, COUNT - IN);" ""
+    expect 1 "backward announced 65 of 257 gradients; the others would not be averaged" ranks 2 ./no_range
+    check "a range twice: builds" \
+        wrongly twice perceptron.c "ddp_wait(ddp);" "send(stream, ddp, IN, COUNT - IN); ddp_wait(ddp);"
+    expect 1 "backward announced gradients 65 to 257, but 257 to 257 are left" ranks 2 ./twice
+    expect 1 "3 ranks cannot share a batch" ranks 3 ./buckets
+fi
+
 found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt" | grep -v NOTFOUND; }
 include=$(found NCCL_INCLUDE_DIR) nccl=$(found NCCL_LIBRARY) cudart=$(found CUDA_cudart_LIBRARY)
 if [ -f "$include/cuda_runtime_api.h" ] && [ "$nccl" ] && [ "$cudart" ]; then
     expect 0 "" mpicc "${strict[@]}" -isystem "$include" -o line_nccl line.c exchange_nccl.c "$nccl" "$cudart"
+    expect 0 "" mpicc "${strict[@]}" -isystem "$include" -o perceptron_nccl perceptron/*.c "$nccl" "$cudart" -lm
 else
-    echo "no CUDA or no NCCL: exchange_nccl.c is not compiled"
+    echo "no CUDA or no NCCL: exchange_nccl.c and nccl_backend.c are not compiled with them"
 fi
 test_done

@@ -164,7 +164,7 @@ for other in "--metrics m.jsonl" "--trace t.json"; do
     expect 1 "another run is writing" "$train" "${options[@]}" --epochs 1 $other
 done
 check "the metrics of the first run" test "$(grep -c '"event": *"config"' m.jsonl)" = 1
-check "the timeline of the first run" grep -q '"set up"' t.json
+check "the timeline of the first run" grep -q '"forward"' t.json
 for other in "--save saved/net" "--save saved/net --resume auto" "--save saved/net.best"; do
     # shellcheck disable=SC2086  # several words
     expect 1 "another run is writing saved/net" "$train" "${options[@]}" --epochs 1 $other

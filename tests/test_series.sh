@@ -74,7 +74,7 @@ eleven_hunks()
     spoil 's/^line_/x&/' 02*/train.c 03*/train.c
 }
 long_reading() { for file in a b c; do more_lines 300 "03_three/$file.c"; done; }
-own_limit() { mv 02_two 03_ddp_fork && mv 03_three 04_ddp_launcher && more_lines 221 03_ddp_fork/ddp.c; }
+own_limit() { mv 02_two 03_ddp_fork && mv 03_three 04_ddp_launcher && more_lines 101 03_ddp_fork/ddp.c; }
 
 mistake "03_three/replicas.c:2: must be the same as 02_two/replicas.c" spoil '$s/$/ /' 03_three/replicas.c
 mistake "02_two/CMakeLists.txt: every step has one" rm 02_two/CMakeLists.txt
@@ -82,7 +82,7 @@ mistake "03_three/train.c: 61 lines changed in 1 hunks: at most 60 in 10" more_l
 mistake "02_two/train.c: 25 lines changed in 13 hunks" eleven_hunks
 mistake "03_three/long.c:350: a file beside train.c" more_lines 351 03_three/long.c
 mistake "03_three: 902 lines to read that are not in 02_two: at most 750" long_reading
-mistake "03_ddp_fork/ddp.c:220: a file beside train.c" own_limit
+mistake "03_ddp_fork/ddp.c:100: a file beside train.c" own_limit
 for line in '#  ifdef CUDA' '#else' '// as in 01_one' 'x("05_other");' '// what 03 does' '// 2025-11-03' \
     '//   $ ./train -n 2' '//    == step: [ 50/235]'; do
     mistake "02_two/train.c:20:$line: no #if in a step" spoil "\$a $line" 02_two/train.c
@@ -159,7 +159,7 @@ if type -P python3 >/dev/null; then
     expect 1 "diff: nowhere/page.html: No such file or directory" ddp_diff 01 02 --html nowhere/page.html
     expect 0 "" "$SRC/ddp" diff 02 03 --html page.html
     check "what 03's page explains first is first, then its header, and train.c is last" grep -qx \
-        'ddp.c ddp.h .* train.c Files that are gone' <(sed -n 's/<h2>\(.*\)<\/h2>/\1/p' page.html | paste -sd' ')
+        'ddp_naive.c ddp.c ddp.h .* train.c Files that are gone' <(sed -n 's/<h2>\(.*\)<\/h2>/\1/p' page.html | paste -sd' ')
     check "new .c files are open, headers are not" test "$(grep -c '^<details open>' page.html)" = \
         "$(grep -c '^<h2>.*\.c</h2>' <(grep -v '>train.c<' page.html))"
 fi

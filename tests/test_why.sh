@@ -8,7 +8,7 @@ cat >simulate.py <<'END'
 """simulate.py FILE NAME=VALUE... - 21 steps of ranks that send a message in 1 ms plus its bytes / 100 MB/s."""
 import json
 import sys
-o = dict(bucket=8, bytes=24e6, batch=1, late=0, load=0, overlap=1, ranks=2)
+o = dict(bucket=8, bytes=24e6, batch=1, late=0, load=0, ranks=2)
 o |= {word.split("=")[0]: float(word.split("=")[1]) for word in sys.argv[2:]}
 LAYERS, events = 24, []
 now, number = [0.0, 0.0, 0.0], 0
@@ -33,18 +33,18 @@ for step in range(21):
         span(rank, 1, "forward", begin, middle)
         span(rank, 1, "backward", middle, end)
         ready[rank] = [middle + 40 * o["batch"] * (i + 1) / LAYERS for i in range(LAYERS)]
-    last, filled, limit = [0] * 3, 0, min(1, o["bucket"])
+    last, filled = [0] * 3, 0
     free = 0.0
     for layer in range(LAYERS):
         filled += o["bytes"] / LAYERS
-        if layer < LAYERS - 1 and (not o["bucket"] or filled < limit * 2**20):
+        if layer < LAYERS - 1 and filled < o["bucket"] * 2**20:
             continue
         number += 1
-        begins = [max(ready[rank][layer] if o["overlap"] and o["bucket"] else ready[rank][-1], free) for rank in ranks]
+        begins = [max(ready[rank][layer], free) for rank in ranks]
         free = max(begins) + 1 + filled / 100e3
         for rank in ranks:
             span(rank, 2, f"all_reduce {filled / 1e6:.1f} MB", begins[rank], free, f"gradients #{number}")
-        filled, limit = 0, o["bucket"]
+        filled = 0
     for rank in ranks:
         span(rank, 1, "wait for gradients", ready[rank][-1], max(free, ready[rank][-1]))
         now[rank] = max(free, ready[rank][-1]) + 2
@@ -57,7 +57,7 @@ simulate() { python3 simulate.py "$@"; }
 why() { "$SRC/ddp" why "$@"; }
 cat >metrics.jsonl <<'END'
 {"event":"config","cores":64,"device":"CPU","options":
-{"batch_size":32,"bucket_mb":8,"overlap":1,"compress":"none","threads":1}}
+{"batch_size":32,"bucket_mb":8,"compress":"none","threads":1}}
 END
 tr -d '\n' <metrics.jsonl >joined.jsonl && mv joined.jsonl metrics.jsonl
 

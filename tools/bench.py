@@ -121,9 +121,9 @@ class Bench:
             sys.exit(f"bench: there is no {path}: ./ddp setup builds it")
         return path
 
-    def command(self, step, ranks, *options):
+    def command(self, step, ranks, *options, name="train"):
         """A step, started as ./ddp run starts it; without a launcher if ranks is 0."""
-        command, options = [*self.env, self.program(f"{step}/train")], ["--data", self.set, *options]
+        command, options = [*self.env, self.program(f"{step}/{name}")], ["--data", self.set, *options]
         if step[:2] == "02":
             return [*command, "--devices", ranks, *options]
         if step[:2] == "03":
@@ -144,8 +144,8 @@ class Bench:
     def events(self, command):
         return self.events_of_ranks(command)[0]
 
-    def rate(self, step, ranks, *options):
-        return rate_of(self.events(self.command(step, ranks, *options)))
+    def rate(self, step, ranks, *options, **name):
+        return rate_of(self.events(self.command(step, ranks, *options, **name)))
 
     def python(self):
         """A python with PyTorch, which is installed in build/venv if necessary."""
@@ -620,8 +620,8 @@ def bench_parallel(b):
         "two 01": lambda: two_at_once(alone),
         "gradients": lambda: all_reduce(b, "-b", GRADIENTS, "-e", GRADIENTS),
         "sizes": lambda: all_reduce(b, "-b", 8, "-e", 64 << 20, "-f", 8),
-        "03 unhidden": lambda: b.rate("03_ddp_fork", 2, *one, "--overlap", 0),
-        "03 naive": lambda: b.rate("03_ddp_fork", 2, *one, "--bucket-mb", 0),
+        "03 one bucket": lambda: b.rate("03_ddp_fork", 2, *one, "--bucket-mb", 64),
+        "03 naive": lambda: b.rate("03_ddp_fork", 2, *one, name="train_naive"),
         "02": lambda: b.rate("02_data_parallel", 2, "--threads", 1, "-b", 256, *PLAIN, *limit),
         "PyTorch's step": step,
         "limit": product})
@@ -650,8 +650,8 @@ def bench_parallel(b):
                 ("01, two programs at the same time, together", rate["two 01"]),
                 ("and one all-reduce after each step: what 03's parts allow", bound),
                 ("03: gradients in buckets, overlapped with backward", rate["03"]),
-                ("03 --overlap 0: the buckets wait for backward", rate["03 unhidden"]),
-                ("03 --bucket-mb 0: one all-reduce after backward", rate["03 naive"]),
+                ("03 --bucket-mb 64: a bucket for all gradients", rate["03 one bucket"]),
+                ("03's train_naive: one all-reduce after backward", rate["03 naive"]),
                 ("02 --devices 2, batch 256", rate["02"]))]),
         "In brackets: the share of the limit. " + limit_text({"f32": rate["limit"]}),
         table(("all-reduce, bytes", "µs", "bus bandwidth, GB/s"), [
@@ -769,7 +769,7 @@ def bench_virtual(b):
     threads = max(1, CORES // 2)
 
     def job(ranks, *options):
-        return b.command("05_ddp_amp", ranks, "--threads", threads, "--amp", "off", *PLAIN, *options)
+        return b.command("05-6", ranks, "--threads", threads, "--amp", "off", *PLAIN, *options)
 
     jobs = {"real": job(2, "-b", 128), "2 virtual": job(2, "-b", 128, "--virtual-ranks", 2),
             "8 virtual": job(2, "-b", 32, "--virtual-ranks", 8)}

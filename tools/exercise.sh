@@ -2,7 +2,8 @@
 # exercise.sh - ./ddp exercise: gives you a copy of a step with a mistake or a missing piece, and checks your fix.
 #
 # exercises/ID_name/ contains an exercise: task.md, change.patch (from the step to the exercise), and check.sh, which
-# exercises/check.sh runs. If its step is "none", its folder finished/ takes the place of the step. The learner's files
+# exercises/check.sh runs. If its step is "none", its folder finished/ takes the place of the step; else that folder has
+# files of the solution that the step does not have, and the build has a finished program ID. The learner's files
 # are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/ and, for a teacher, in log.jsonl, and
 # what a check compiles and writes in .build/ID/.
 #
@@ -75,9 +76,9 @@ find_exercise()
     die_usage "there is no exercise '$1'" "./ddp exercise list shows all of them"
 }
 
-# choose [ID]: sets the variables that the functions below use: exercise (its folder), id, step, source (the folder of
-# the finished program), program (its name in the build), copy, state. Without ID, chooses the exercise that was
-# started last.
+# choose [ID]: sets the variables that the functions below use: exercise (its folder), id, step, source (the folder
+# that is copied), program (its name in the build), finished (the finished program's), copy, state. Without ID, chooses
+# the exercise that was started last.
 choose()
 {
     local typed=${1:-$(current)}
@@ -87,6 +88,8 @@ choose()
     step=$(field "$exercise" step)
     source=$root/$step program=$step
     [ "$step" != none ] || source=$exercise/finished program=$id
+    finished=$program
+    [ ! -d "$exercise/finished" ] || finished=$id
     copy=$work/$id
     state=$work/.state/$id
 }
@@ -105,13 +108,14 @@ must_be_begun() { [ -d "$copy" ] || die_usage "you have not started $id yet" "./
 
 # --- copies -----------------------------------------------------------------------------------------
 
-# copy_step DIRECTORY [PATCH]: copies the step's sources and the files that task.md names. Applies PATCH to the copy.
+# copy_step DIRECTORY [PATCH]: copies the step's sources, those in finished/, and the files that task.md names. Applies
+# PATCH to the copy.
 copy_step()
 {
     local directory=$1 change=${2:-} file
     have patch || die "exercises need patch" "apt install patch"
     mkdir -p "$directory"
-    for file in "$source"/*.[ch] "$source"/*.sbatch; do
+    for file in "$source"/*.[ch] "$source"/*.sbatch "$exercise"/finished/*.[ch]; do
         [ ! -f "$file" ] || cp "$file" "$directory"
     done
     for file in $(field "$exercise" files); do
@@ -334,7 +338,10 @@ cmd_check()
 }
 
 # `./ddp exercise check` builds the step first, unless DDP_BUILD is set.
-is_built() { [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ]; }
+is_built()
+{
+    [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ] && [ -x "$build/cpu/$finished/train" ]
+}
 must_be_built() { is_built || die "there are no programs in $build yet" "./ddp setup builds them"; }
 
 # Checks the copy after each change. Once the exercise is solved, starts the next one.
@@ -610,11 +617,11 @@ if [ "${1:-}" = needs ]; then
     check | watch)
         must_be_begun
         [ "$step" != none ] || have mpicc || die "$id needs Open MPI" "./ddp setup installs it"
-        echo "$program" ;;
+        printf '%s\n' "$program" "$finished" | uniq ;;
     grade)
         while read -r exercise; do
             choose "${exercise##*/}"
-            echo "$program"
+            printf '%s\n' "$program" "$finished"
         done < <(graded) | sort -u ;;
     esac
     exit 0

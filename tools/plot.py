@@ -40,7 +40,7 @@ def pyplot():
 
 NUMBER, MOST_LINE = (int, float), 1 << 20
 TYPES = {**dict.fromkeys("pid tid epoch step steps".split(), int), **dict.fromkeys("ph name call event".split(), str),
-         **dict.fromkeys("ts dur t cpu bucket_mb overlap threads batch_size cores".split(), NUMBER),
+         **dict.fromkeys("ts dur t cpu bucket_mb threads batch_size cores".split(), NUMBER),
          **dict.fromkeys("loss acc running_loss running_acc test_loss top1".split(), (*NUMBER, type(None))),
          **dict.fromkeys("device compress".split(), str), **dict.fromkeys(("args", "options"), dict)}
 LEAST = {**{key: 0 for key, kind in TYPES.items() if kind in (int, NUMBER)}, "steps": 1}

@@ -7,6 +7,7 @@ own numbers.
 """
 import importlib.machinery
 import importlib.util
+import math
 import os
 import re
 import signal
@@ -18,7 +19,8 @@ from plot import FILE_ERRORS, end_with, find_units, read_events, read_timeline, 
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
-COMPUTE, EXCHANGE = r"forward|loss|backward|optimizer|cast|unscale", r"all_|wait for gradients|slow network|compare|broadcast"
+COMPUTE = r"forward|loss|backward|optimizer|cast|unscale|clip"
+EXCHANGE = r"all_|wait for gradients|slow network|compare|broadcast"
 # name: (ranks (0: as many as this run), latency in us, GB/s that each rank sends), for the model of docs/scaling.md
 NETWORKS = {"1 Gbit/s": (0, 50, 0.118), "25 Gbit/s": (8, 14, 2.9), "NVLink": (8, 3.4, 370)}
 
@@ -27,6 +29,7 @@ def load_model():
     loader = importlib.machinery.SourceFileLoader("scaling_model", f"{HERE}/scaling_model")
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("scaling_model", loader))
     loader.exec_module(module)
+    module.FIRST_BUCKET = math.inf      # ddp.c has no smaller first bucket
     return module
 
 
@@ -129,7 +132,7 @@ class Run:
         self.network = statistics.median(sum(min(times[call])[0] for call in of_step) for of_step in calls)
         # A message is never smaller than a layer, whatever --bucket-mb says. So self.bucket, if not 0, is at least
         # the mean size of a message.
-        self.bucket = self.options.get("bucket_mb", 25)
+        self.bucket = self.options.get("bucket_mb", 4)
         if self.bucket and self.calls:
             self.bucket = max(self.bucket, self.gradients / self.calls / 2**20)
 
@@ -187,12 +190,11 @@ class Prediction:
 
     def wait(self, ranks=None, batch=1, shrink=1, network=None, **changed):
         latency, bandwidth = network or (self.latency, self.bandwidth / 1e3)
-        run, options = self.run, {**self.run.options, **changed}
+        run = self.run
         gradients, compute = run.gradients / shrink, batch * run.ms["compute"] * 1e-3
         bucket = changed.get("bucket_mb", run.bucket)
-        overlap = options.get("overlap", 1) if bucket else 0
         o = self.model.parse_model([
-            "--step-ms", "1", "--gradient-bytes", "1", "--backward", f"{run.backward}", "--overlap", f"{int(overlap)}",
+            "--step-ms", "1", "--gradient-bytes", "1", "--backward", f"{run.backward}", 
             "--bucket-mb", f"{bucket / shrink}", "--algorithm", "ring",
             "--latency-us", f"{latency}", "--bandwidth-GBps", f"{bandwidth}", "--call-us", "0"])
         return 1e3 * self.model.exposed(o, ranks or run.size, compute, gradients)
@@ -245,11 +247,9 @@ def print_predictions(run):
           f"{p.bandwidth / 1e3:.3g} GB/s):")
     rows, current = [], options.get("bucket_mb")
     if current is not None:
-        sizes = {mb: p.step(bucket_mb=mb)[0] for mb in ((25,) if p.one_size else (1, 4, 10, 25, 100, 0))}
+        sizes = {mb: p.step(bucket_mb=mb)[0] for mb in ((4,) if p.one_size else (1, 2, 4, 8, 25, 100))}
         best = min(sizes, key=sizes.get)
         rows = [(f"--bucket-mb {best:g}", sizes[best])] if sizes[best] < 0.98 * now and best != current else []
-    if not options.get("overlap", 1):
-        rows.append(("--overlap 1", p.step(overlap=1)[0]))
     if options.get("compress", "none") == "none":
         rows.append(("--compress bf16" + " (from 05 on)" * ("compress" not in options), p.step(shrink=2)[0]))
     if run.is_late():

@@ -3,7 +3,9 @@
 #include "alive.h"
 #include "check.h"
 #include "clock.h"
+#include "launcher.h"
 #include "output.h"
+#include "trace.h"
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -102,6 +104,8 @@ Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
     const char *term = getenv("TERM");
+    if (rank_count() == 1)
+        launcher_check(1);      // mpirun and the like would start several independent runs
     *log = (Log){ .config = *config, .rank = own_rank(), .ranks = rank_count(), .unit = "images",
                   .per_sample = 1 };
     log->terminal =
@@ -185,10 +189,12 @@ void log_progress_end(Log *log)
     if (log->line.shown)
         printf("\n");
     log->line.shown = false;
+    trace_end();
 }
 
 void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps)
 {
+    trace_begin("epoch");
     log->reported = log->stepped = clock_now();
     log->line = (Progress){ .epoch = epoch, .epochs = epochs, .step = step, .steps = steps,
                             .first_step = step, .started = log->reported };
@@ -201,6 +207,8 @@ void log_progress(Log *log, int64_t step, int batch)
     log->samples += (int64_t)batch * log->ranks;
     line->samples += (int64_t)batch * log->ranks;
     line->step = step;
+    if (batch > 0)
+        alive_step(line->epoch, step);
     if (log->terminal)
         progress_draw(log, step == line->steps);
 }

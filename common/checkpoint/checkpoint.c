@@ -9,6 +9,7 @@
 #include "checkpoint.h"
 #include "alive.h"
 #include "output.h"
+#include "trace.h"
 #include "checkpoint/safetensors.h"
 
 #include <errno.h>
@@ -45,7 +46,6 @@ static const StateField state_fields[] = {
     { "ddp.running.count", false, STATE(running.count), 0, 1e15 },
     { "ddp.running.correct1", false, STATE(running.correct1), 0, 1e15 },
     { "ddp.running.correct5", false, STATE(running.correct5), 0, 1e15 },
-    { "ddp.virtual_ranks", false, STATE(virtual_ranks), 0, 1e6, .younger = true },
     { "ddp.order", false, STATE(order), 0, 1e15, .younger = true },
 };
 enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
@@ -190,11 +190,13 @@ bool checkpoint_save(const char *path, Model *model, const Optim *optim, const T
     };
     Error inner;
     Contents c;
+    trace_begin("save");
     contents_open(&c, model, optim, true);
     bool ok = contents_read(&c, state, &inner)
               ? st_write(path, c.tensors, c.count, metadata, model->per_row > 1 ? 5 : 3, err)
               : error_set(err, inner.hint, "%.200s: not saved: %.280s", path, inner.text);
     contents_close(&c);
+    trace_end();
     return ok;
 }
 
@@ -326,20 +328,6 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
     return ok;
 }
 
-bool checkpoint_is_scaled(const char *path)
-{
-    StFile file;
-    Error error;
-    double scale = 1;
-    if (!st_open(&file, path, &error))
-        return false;
-    const StTensor *there = st_find(&file, "ddp.loss_scale");
-    if (there && there->bytes == sizeof scale)
-        memcpy(&scale, there->data, sizeof scale);
-    st_close(&file);
-    return scale != 1;
-}
-
 static bool is_file(const char *path)
 {
     struct stat st;
@@ -378,7 +366,7 @@ static void begin_again(const char *path, TrainState *saved, const TrainState *r
     char again[64] = "";
     if (saved->step > 0)
         snprintf(again, sizeof again, ": epoch %lld begins again", (long long)saved->epoch + 1);
-    WARN("adapt the learning rate (from 04 on: --lr-scale), or choose -b so that the global batch "
+    WARN("adapt the learning rate (from 03 on: --lr-scale), or choose -b so that the global batch "
          "stays the same",
          "%.300s: global batch %lld -> %lld%s", path, (long long)saved->batch_size,
          (long long)run->batch_size, again);
@@ -405,23 +393,18 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
     if (saved->batch_size != run->batch_size)
         begin_again(path, saved, run);
     if (saved->step > 0 && saved->order != 0 && saved->order != run->order)
-        return error_set(err, "use the same --data, --train-samples and --shuffle, and no "
-                         "--dry-run, until the epoch is over",
+        return error_set(err, "use the same --data, --train-samples and --shuffle until the "
+                         "epoch is over",
                          "%.300s was saved in an epoch with different samples, or with the "
                          "same samples in a different order", path);
     if (saved->step > steps_per_epoch)
         return error_set(err, "use the same --data and --train-samples until the epoch is over",
                          "%.300s was saved after step %lld of an epoch that now has only %lld "
                          "steps", path, (long long)saved->step, (long long)steps_per_epoch);
-    if (saved->virtual_ranks != run->virtual_ranks)
-        WARN("the result will differ from that of a run that keeps one value (0: not given)",
-             "%.300s: --virtual-ranks changes from %lld to %lld", path,
-             (long long)saved->virtual_ranks, (long long)run->virtual_ranks);
     if (save && !has_best(save, path))
         saved->best_top1 = -1;
     saved->batch_size = run->batch_size;
     saved->order = run->order;
-    saved->virtual_ranks = run->virtual_ranks;
     return true;
 }
 

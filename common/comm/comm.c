@@ -2,7 +2,6 @@
 #include "comm/backend.h"
 #include "agree.h"
 #include "alive.h"
-#include "args.h"
 #include "check.h"
 #include "machine.h"
 #include "trace.h"
@@ -91,50 +90,6 @@ static void compare_calls(Comm *comm, Stream *stream, const Call *call)
              mine, i, all[i]);
     }
     free(all);
-}
-
-// The barrier lets the other ranks leave only after rank 0 has printed the line.
-static _Noreturn void end_apart(Comm *comm, uint64_t first, const char *others)
-{
-    leave_only_with(EXIT_RANKS_DIFFER);
-    fflush(stdout);
-    if (comm->rank == 0)
-        WARN("the ranks began with different weights or applied different gradients; what was "
-             "saved before is the same on all ranks",
-             "the ranks have diverged: the weights of rank %s differ from rank 0's (%016llx)",
-             others, (unsigned long long)first);
-    comm_barrier(comm);
-    leave_at_once(EXIT_RANKS_DIFFER);
-}
-
-uint64_t comm_compare(Comm *comm, uint64_t hash)
-{
-    char names[256] = "";
-    uint64_t *hashes = gather_host(comm, device_stream(comm->device), &hash, sizeof hash);
-    for (int rank = 1; rank < comm->size; rank++)
-        if (hashes[rank] != hashes[0]) {
-            size_t length = strlen(names);
-            snprintf(names + length, sizeof names - length, "%s%d (%016llx)", length ? ", " : "",
-                     rank, (unsigned long long)hashes[rank]);
-        }
-    uint64_t first = hashes[0];
-    free(hashes);
-    if (names[0])
-        end_apart(comm, first, names);
-    return hash;
-}
-
-void comm_options(Args *args, CommConfig *config)
-{
-    args_add(args, ARGS_ROWS(
-        { "check-collectives", 0, ARG_FLAG, &config->checked, NULL,
-          "debugging: compare the ranks' calls before each collective; fail if they differ" },
-        { "slow-network", 0, ARG_DOUBLE, &config->slow_network, "MB/S",
-          "simulate a slow network: this rate for each rank, and 1 ms of latency (0: off)",
-          .min = 0, .max = 1e6 },
-        { "shared-link", 0, ARG_DOUBLE, &config->shared_link, "MB/S",
-          "simulate one link that all ranks share: this rate, and 1 ms of latency (0: off)",
-          .min = 0, .max = 1e6 }));
 }
 
 // A rank has its own link (--slow-network), or its part of one that all share (--shared-link). With

@@ -9,7 +9,9 @@ static void gather_norms(void *arg, const double *mine, double *all, size_t coun
     comm_all_gather(comm, device_stream(comm->device), mine, all, count, COMM_F64);
 }
 
-void comm_share_norms(Comm *comm, Ops *ops)
+Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommConfig *config)
 {
+    Comm *comm = comm_new(world, device, "norms", config);
     ops_share_norms(ops, comm->size, gather_norms, comm);
+    return comm;
 }

@@ -38,7 +38,7 @@ struct Stream {
     void *scratch;              // for the task that runs
     size_t scratch_bytes;
     bool beside;                // the stream has a thread; all fields below are for it
-    char name[24];
+    char name[24], wait[40];    // "gradients", "wait for gradients"
     pthread_t thread;
     pthread_mutex_t lock;       // for all fields below
     pthread_cond_t changed;     // a task was queued, a task is done, or the stream ends
@@ -58,13 +58,16 @@ struct Device {
     char name[64];
     Stream compute;
     atomic_size_t bytes, peak_bytes;
+    pthread_mutex_t lock;       // for the list of blocks
+    struct BlockHeader *blocks; // all of the device's memory
 };
 
 // Precedes every block of device memory, so that device_free finds its size. Its 64 bytes keep
 // the block aligned.
 typedef struct BlockHeader {
     size_t bytes;
-    char pad[56];
+    struct BlockHeader *next, **at;     // of the device's list; `at` is the pointer to this block
+    char pad[40];
 } BlockHeader;
 
 // --- devices ------------------------------------------------------------------------------------
@@ -136,6 +139,7 @@ Device *device_open(int index, int threads)
     if (device->threads > omp_get_thread_limit())   // OMP_THREAD_LIMIT
         device->threads = omp_get_thread_limit();
     device->compute.device = device;
+    pthread_mutex_init(&device->lock, NULL);
     snprintf(device->name, sizeof device->name, "CPU, %s, %d thread%s", isa_name(), device->threads,
              device->threads == 1 ? "" : "s");
     device_use(device);
@@ -168,8 +172,11 @@ int device_share(int devices, int asked, bool warn)
 
 void device_close(Device *device)
 {
-    if (device)
-        device_free(device, device->compute.scratch);
+    if (!device)
+        return;
+    while (device->blocks)
+        device_free(device, device->blocks + 1);
+    pthread_mutex_destroy(&device->lock);
     free(device);
 }
 
@@ -219,7 +226,12 @@ void *device_alloc(Device *device, size_t bytes)
           bytes >> 20, atomic_load(&device->bytes) >> 20);
     if (whole < LARGE)
         memset(block, 0, whole);
-    block->bytes = bytes;
+    pthread_mutex_lock(&device->lock);
+    *block = (BlockHeader){ .bytes = bytes, .next = device->blocks, .at = &device->blocks };
+    if (block->next)
+        block->next->at = &block->next;
+    device->blocks = block;
+    pthread_mutex_unlock(&device->lock);
     size_t now = atomic_fetch_add(&device->bytes, bytes) + bytes;
     size_t peak = atomic_load(&device->peak_bytes);
     while (now > peak && !atomic_compare_exchange_weak(&device->peak_bytes, &peak, now)) {
@@ -233,6 +245,11 @@ void device_free(Device *device, void *memory)
         return;
     BlockHeader *block = (BlockHeader *)memory - 1;
     size_t bytes = block->bytes;
+    pthread_mutex_lock(&device->lock);
+    *block->at = block->next;
+    if (block->next)
+        block->next->at = block->at;
+    pthread_mutex_unlock(&device->lock);
     atomic_fetch_sub(&device->bytes, bytes);
     if (block_size(bytes) >= LARGE)
         munmap(block, block_size(bytes));
@@ -262,6 +279,7 @@ Stream *stream_new(Device *device, const char *name)
     Stream *stream = xcalloc(1, sizeof *stream);
     stream->device = device;
     snprintf(stream->name, sizeof stream->name, "%s", name);
+    snprintf(stream->wait, sizeof stream->wait, "wait for %s", stream->name);
     return stream;
 }
 
@@ -429,9 +447,11 @@ void event_sync(Event *event)
 {
     if (!event->stream)
         return;
+    trace_begin(event->stream->wait);
     alive_wait_begin();
     wait_task(event);
     alive_wait_end();
+    trace_end();
 }
 
 bool stream_idle(Stream *stream)

@@ -229,13 +229,6 @@ void data_close(Data *data)
     *data = (Data){ 0 };
 }
 
-void data_cut(Data *data, int most)
-{
-    dataset_cut(&data->train, data->train.count < most ? data->train.count : most);
-    dataset_cut(&data->test, data->test.count < most ? data->test.count : most);
-    fingerprint_write(data);
-}
-
 int64_t data_order(const Data *data, bool shuffle)
 {
     const uint32_t decides[] = { data->checksum, (uint32_t)data->train.count, shuffle };

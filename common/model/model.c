@@ -4,6 +4,7 @@
 #include "check.h"
 #include "model/plan.h"
 #include "rng.h"
+#include "trace.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -69,7 +70,8 @@ static void lay_out_parameters(Model *model)
             model->param_count += aligned(conv_dead_count(net->plans->ops[i]));
     }
     model->params = device_alloc(model->device, model->param_count * sizeof(float));
-    model->grads = device_alloc(model->device, (model->grad_count + MODEL_SPARE) * sizeof(float));
+    model->ready_count = model->grad_count + MODEL_SPARE;
+    model->grads = device_alloc(model->device, model->ready_count * sizeof(float));
     model->buffers = device_alloc(model->device, model->buffer_count * sizeof(float));
     lay_out_copies(model);
 }
@@ -519,6 +521,7 @@ void model_forward(Model *model, const void *inputs, int rows, bool training)
     Net *net = model->net;
     const Plan *plan = plan_for(model, rows);
     OneHotSpec tokens = { rows, model->per_row, model->config.classes, model->config.type };
+    trace_begin("forward");
     net->current = plan;
     net->dropout = training && model->config.gpt.dropout > 0 ? net->keys : NULL;
     if (net->keys)
@@ -531,15 +534,17 @@ void model_forward(Model *model, const void *inputs, int rows, bool training)
         alive_beat();
         op_forward(plan->ops[i], &args);
     }
+    trace_end();
 }
 
 // Makes the gradients before `end` final (ops_join), calls `ready` for those from `begin` on, and
-// returns `end`.
+// returns `end`. The free floats come with the last gradients.
 static size_t gradients_final(Model *model, size_t begin, size_t end, GradReady ready, void *arg)
 {
+    size_t known = end == model->grad_count ? model->ready_count : end;
     ops_join(model->ops);
     if (ready && end > begin)
-        ready(arg, begin, end - begin);
+        ready(arg, begin, known - begin);
     return end;
 }
 
@@ -547,6 +552,7 @@ void model_backward(Model *model, GradReady ready, void *arg)
 {
     const Net *net = model->net;
     size_t known = 0;
+    trace_begin("backward");
     for (int i = net->layer_count - 1; i >= 0; i--) {
         const Layer *layer = &net->layers[i];
         OpArgs args = args_of(model, layer);
@@ -558,6 +564,7 @@ void model_backward(Model *model, GradReady ready, void *arg)
             known = gradients_final(model, known, layer->end, ready, arg);
     }
     gradients_final(model, known, model->grad_count, ready, arg);
+    trace_end();
 }
 
 double model_score(const Model *model, const Stats *test)

@@ -1,5 +1,6 @@
 #include "optim.h"
 #include "check.h"
+#include "trace.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -60,29 +61,35 @@ static int milestones_passed(const char *list, int64_t epoch)
 void optim_scale_options(Args *args, OptimConfig *c)
 {
     args_add(args, ARGS_ROWS(
-        { "lr-scale", 0, ARG_CHOICE, &c->lr_scale, "none|linear",
-          "linear: multiply --lr by the number of ranks, after a warm-up (default: 5 epochs)" }));
+        { "lr-scale", 0, ARG_CHOICE, &c->lr_scale, "none|linear|sqrt",
+          "multiply --lr by the number of ranks (linear, for SGD) or its root (sqrt, for AdamW), "
+          "after a warm-up (default: 5 epochs)" }));
+}
+
+static bool scales(const OptimConfig *c, const char *how)
+{
+    return c->lr_scale && strcmp(c->lr_scale, how) == 0;
 }
 
 void optim_default_warmup(const Args *args, OptimConfig *c)
 {
-    if (strcmp(c->lr_scale, "linear") == 0 && !args_given(args, "warmup") && !c->warmup_steps)
+    bool scaled = scales(c, "linear") || scales(c, "sqrt");
+    if (scaled && !args_given(args, "warmup") && !c->warmup_steps)
         c->warmup_epochs = 5;
 }
 
-// With many ranks the scaled rate is too large at first: "Accurate, Large Minibatch SGD" (Goyal et
-// al., 2017). So in the warm-up the rate rises batch by batch, from about one rank's rate to the
-// scaled rate, as in Horovod's ImageNet example.
-static double scale_linear(int ranks, double warmed, double warm)
+// The factor of a step: with many ranks the whole factor is too large at first. So in the warm-up
+// it rises batch by batch from about 1 to the whole, as in Horovod's ImageNet example.
+static double warm_up(double whole, double warmed, double warm)
 {
-    return warmed >= warm ? ranks : 1 + fmin(1, (warmed + 1) / warm) * (ranks - 1);
+    return warmed >= warm ? whole : 1 + fmin(1, (warmed + 1) / warm) * (whole - 1);
 }
 
 // The step and multistep schedules change the rate between epochs, like torch's StepLR and
 // MultiStepLR. Cosine and the warm-up change the rate at every step. --warmup-steps and
 // --cosine-steps count the steps that were taken: a resumed run may have had another global batch.
-double optim_lr_of_ranks(const OptimConfig *c, int ranks, int64_t taken, int64_t step,
-                         int64_t steps_per_epoch, int64_t epochs)
+double optim_lr(const OptimConfig *c, int ranks, int64_t taken, int64_t step,
+                int64_t steps_per_epoch, int64_t epochs)
 {
     int64_t epoch = step / steps_per_epoch;
     bool by_steps = c->warmup_steps > 0;
@@ -97,17 +104,13 @@ double optim_lr_of_ranks(const OptimConfig *c, int ranks, int64_t taken, int64_t
         lr *= pow(c->gamma, milestones_passed(c->milestones, epoch));
     else if (strcmp(c->schedule, "cosine") == 0)
         lr = least + (lr - least) * 0.5 * (1 + cos(M_PI * fmin(1, progress)));
-    if (c->lr_scale && strcmp(c->lr_scale, "linear") == 0)
-        lr *= scale_linear(ranks, warmed, warm);
+    if (scales(c, "linear"))
+        lr *= warm_up(ranks, warmed, warm);
+    else if (scales(c, "sqrt"))
+        lr *= warm_up(sqrt(ranks), warmed, warm);
     else if (warmed < warm)
         lr *= (warmed + 1) / (warm + 1);
     return lr;
-}
-
-double optim_lr(const OptimConfig *c, int64_t taken, int64_t step, int64_t steps_per_epoch,
-                int64_t epochs)
-{
-    return optim_lr_of_ranks(c, 1, taken, step, steps_per_epoch, epochs);
 }
 
 static bool is_adamw(const Optim *optim) { return strcmp(optim->config->name, "adamw") == 0; }
@@ -134,9 +137,14 @@ Optim *optim_new(const OptimConfig *config, Model *model)
     Optim *optim = xcalloc(1, sizeof *optim);
     *optim = (Optim){ .config = config, .model = model };
     bool adamw = is_adamw(optim);
+    if (adamw && scales(config, "linear") && own_rank() == 0)
+        WARN("use --lr-scale sqrt", "--lr-scale linear is SGD's rule: AdamW's learning rate should "
+             "grow with the root of the number of ranks");
+    optim->value_count = (adamw ? 2 : 1) * model->param_count;
+    optim->values = device_alloc(model->device, optim->value_count * sizeof(float));
     for (int i = 0; i < OPTIM_ARENAS && names[adamw][i]; i++)
         optim->arenas[optim->arena_count++] = (OptimArena){
-            names[adamw][i], device_alloc(model->device, model->param_count * sizeof(float)) };
+            names[adamw][i], optim->values + (size_t)i * model->param_count };
     sscanf(config->betas, "%lf,%lf", &optim->betas[0], &optim->betas[1]);
     optim->decays = adamw ? decays_new(model) : NULL;
     return optim;
@@ -144,8 +152,7 @@ Optim *optim_new(const OptimConfig *config, Model *model)
 
 void optim_free(Optim *optim)
 {
-    for (int i = 0; i < optim->arena_count; i++)
-        device_free(optim->model->device, optim->arenas[i].values);
+    device_free(optim->model->device, optim->values);
     device_free(optim->model->device, optim->decays);
     free(optim);
 }
@@ -170,9 +177,11 @@ void optim_step(Optim *optim, const Scalars *scalars)
 {
     Model *m = optim->model;
     float *first = optim->arenas[0].values, *second = optim->arenas[1].values;
+    trace_begin("optimizer");
     if (is_adamw(optim))
         adamw_update(m->ops, m->param_count, m->grad_count, m->params, m->grads, first, second,
                      optim->decays, scalars);
     else
         sgd_update(m->ops, m->param_count, m->grad_count, m->params, m->grads, first, scalars);
+    trace_end();
 }

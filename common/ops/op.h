@@ -1,6 +1,7 @@
 // op.h - an operation, and what each kind provides for the table in model/ops.c.
 #pragma once
 #include "ops.h"
+#include "trace.h"
 
 struct Op {
     Ops *ops;

@@ -152,8 +152,10 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
 {
     LossJob job = { .classes = classes, .logits = logits, .labels = labels, .scalars = scalars,
                     .stats = stats, .dlogits = dlogits };
+    trace_begin("loss");
     RUN_TOTALS(count_row, compute(ops), rows, &job);
     RUN_ROW_TOTALS(loss_row, compute(ops), matrix_of(TYPE_F32, rows, classes), &job);
+    trace_end();
 }
 
 INLINE void judge_row(const LossJob *j, Type type, size_t row)
@@ -365,9 +367,9 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
     RUN_CELLS(widen, stream, array_of(type, count), &job);
 }
 
-void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
+void values_scale(Stream *stream, float *values, size_t count, float factor)
 {
-    values_narrow(ops, stream, TYPE_F32, count, values, factor, values);
+    values_narrow(NULL, stream, TYPE_F32, count, values, factor, values);
 }
 
 void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
@@ -380,57 +382,4 @@ void add_into(Ops *ops, size_t count, float *values, const float *more)
 {
     ArrayJob job = { .from = more, .to = values };
     RUN_CELLS(add_more, compute(ops), array_of(TYPE_F32, count), &job);
-}
-
-// --- gradients as integers -----------------------------------------------------------------------
-
-typedef struct FixedJob {
-    const float *values;
-    float limit;
-    bool add;
-    int64_t *sums, *overflow;
-} FixedJob;
-
-INLINE void fixed_one(const FixedJob *j, size_t i, double *one)
-{
-    bool fits = fabsf(j->values[i]) <= j->limit;        // NaN does not
-    int64_t fixed = llrintf(fits ? j->values[i] * 0x1p40f : 0);
-    j->sums[i] = fixed + (j->add ? j->sums[i] : 0);
-    one[0] = !fits;
-}
-
-INLINE void fixed_end(const FixedJob *j, const double *totals)
-{
-    if (totals[0] > 0)
-        *j->overflow = 1;
-}
-TOTALS(fixed_one, fixed_end, FixedJob, 1)
-
-typedef struct ReadJob {
-    const int64_t *sums;
-    double factor;
-    const int64_t *overflow;    // or NULL
-    float *values;
-} ReadJob;
-
-INLINE void read_one(const ReadJob *j, size_t i)
-{
-    bool bad = i == 0 && j->overflow && *j->overflow != 0;
-    j->values[i] = bad ? INFINITY : (float)(j->sums[i] * 0x1p-40 * j->factor);
-}
-ITEMS(read_one, ReadJob)
-
-void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
-               int64_t *sums, int64_t *overflow)
-{
-    FixedJob job = { .values = values, .limit = limit, .add = add, .sums = sums,
-                     .overflow = overflow };
-    RUN_TOTALS(fixed_one, stream, count, &job);
-}
-
-void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, double factor,
-                const int64_t *overflow, float *values)
-{
-    ReadJob job = { .sums = sums, .factor = factor, .overflow = overflow, .values = values };
-    RUN_ITEMS(read_one, stream, count, &job);
 }

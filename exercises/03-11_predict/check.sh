@@ -26,8 +26,9 @@ equal "4. megabytes that a rank sends in a ring of 4" "$((2 * 3 * 12 / 4))" "$(a
 
 same=(--train-samples 96 --seed 5)
 hash() { value "$1.0.jsonl" end weight_hash; }
-finished buckets 2 "${same[@]}" -b 8
-finished naive 2 "${same[@]}" -b 8 --bucket-mb 0
+finished buckets 2 "${same[@]}" -b 8 --bucket-mb 0.01
+set_command naive 2 "$build/cpu/$program/train_naive" "" "${same[@]}" -b 8
+run naive "${command[@]}"
 one one "${same[@]}" -b 16
 why="With two ranks each gradient is a sum of two numbers, in buckets or not, and a + b is b + a."
 equal "5. the same hash with buckets and without" "$([ "$(hash buckets)" = "$(hash naive)" ] && echo yes || echo no)" \

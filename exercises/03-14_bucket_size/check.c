@@ -10,16 +10,16 @@ static FILE *out;
 static size_t end;
 
 WRAPPED(ddp_new);
-Ddp *__wrap_ddp_new(const DdpConfig *config, const World *world, Model *model)
+Ddp *__wrap_ddp_new(float *grads, size_t count, Device *device, Comm *comm, size_t bucket_bytes)
 {
     char name[32];
-    snprintf(name, sizeof name, "ready.%d", world->rank);
+    snprintf(name, sizeof name, "ready.%d", comm_rank(comm));
     if (getenv("RECORD")) {
         out = fopen(name, "w");
         CHECK(out, "", "%s cannot be written", name);
     }
-    end = model->grad_count;
-    return __real_ddp_new(config, world, model);
+    end = count;
+    return __real_ddp_new(grads, count, device, comm, bucket_bytes);
 }
 
 WRAPPED(slow_ready);

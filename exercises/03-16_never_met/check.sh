@@ -11,7 +11,7 @@ learns()
     [ -s one.$optim.0.jsonl ] || one one.$optim "${same[@]}" -b 48
     values one.$optim.0.jsonl step loss >one
     rm -f $optim.$n.?.losses
-    learner $optim.$n $n "${same[@]}" -b $((48 / n)) --bucket-mb 0
+    learner $optim.$n $n "${same[@]}" -b $((48 / n))
     for ((rank = 0; rank < n; rank++)); do values $optim.$n.$rank.jsonl step loss >$optim.$n.$rank.losses; done
     mean $optim.$n.?.losses >found
     why="AdamW divides each gradient by its own size. Is the mean of the ranks' steps the step of the mean gradient?"
@@ -23,7 +23,7 @@ learns 3 adamw --lr 0.004
 
 # A checkpoint has only rank 0's momentum, so all ranks must have the same.
 for optim in sgd adamw; do
-    same=(--train-samples 96 --epochs 2 --optim "$optim" --lr 0.004 --seed 5 --bucket-mb 0)
+    same=(--train-samples 96 --epochs 2 --optim "$optim" --lr 0.004 --seed 5)
     learner whole 2 "${same[@]}" --trace whole.json
     rm -f net.st
     learner early 2 "${same[@]}" --max-steps 7 --save net.st
@@ -38,7 +38,7 @@ why="The average of the gradients is enough, in one message for each step."
 equal "the ranks send as many messages as the finished step" "$(all_reduces right.json)" \
     "$(all_reduces whole.json)"
 why="stop.c keeps a float after the gradients, with which all ranks agree to stop. If it is not averaged with them, no
-rank hears of another's Ctrl-C. So send ddp->count values: the gradients and the spare floats after them."
+rank hears of another's Ctrl-C. So send ready_count values: the gradients and the spare floats after them."
 equal "each message also has the spare floats after the gradients" 16 \
     "$(sed -n 's/^after the gradients: //p' whole.out | sort -u | paste -sd' ')"
 why="gradients_check looks for infinite and NaN gradients; if there is one, the optimizer skips the step. A NaN of one

@@ -1,7 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # A spy (check.c) prints the norm of each step's gradient, and a token's weight times the rank's number of labels. The
 # norm must be the same for one, two and three ranks with the same samples. In one process the product must be 1.
-# Two ranks also run without buckets.
 # fails with: 2 ranks have the gradients of one process
 export SPY=1
 build --with check.c --wrap loss_cross_entropy --wrap sgd_update
@@ -35,11 +34,3 @@ tokens with a label."
         beside "$n ranks have the gradients of one process ($text)" 1e-4 step "one process" one "$n ranks" found
     done
 done
-
-learner naive.1 1 "${small[@]}" --data text:few.txt -b 6 --bucket-mb 0
-norms naive.1 1 >one
-learner naive.2 2 "${small[@]}" --data text:few.txt -b 3 --bucket-mb 0
-norms naive.2 2 >found
-why="With --bucket-mb 0 all gradients travel in one message (average_naive), which must divide by the same number as the
-buckets do."
-beside "2 ranks have the gradients of one process without buckets, too" 1e-4 step "one process" one "2 ranks" found

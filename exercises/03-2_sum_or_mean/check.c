@@ -31,11 +31,11 @@ void __wrap_stream_wait(Stream *stream, Event *event)
 }
 
 WRAPPED(values_scale);
-void __wrap_values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
+void __wrap_values_scale(Stream *stream, float *values, size_t count, float factor)
 {
     for (int i = 0; i < messages; i++)
         if (getenv("SPY") && stream != under_way[i].stream && values < under_way[i].values + under_way[i].count &&
             under_way[i].values < values + count)
             fprintf(stderr, "spy: gradients are scaled before ddp_wait\n");
-    __real_values_scale(ops, stream, count, values, factor);
+    __real_values_scale(stream, values, count, factor);
 }

@@ -2,7 +2,7 @@
 # Two and three ranks must have the losses of one process with all their images. If not, a third column shows one
 # process with an N times larger learning rate: without weight decay, a sum of gradients has exactly that effect. AdamW
 # takes almost the same steps with a sum and a mean, so its runs fail if the learning rate is divided instead. The same
-# must hold with several buckets, and without buckets.
+# must hold with several buckets, and with ddp_naive.c.
 # fails with: two ranks learn what one process with all their images learns
 # fails with: one, lr x 2
 build --with check.c --wrap comm_all_reduce --wrap values_scale --wrap stream_wait
@@ -44,7 +44,7 @@ why="AdamW divides each gradient by its own size, so a sum and a mean take the s
 stay as it is. The gradients have to be right, not only SGD's steps."
 beside "with AdamW they also learn what one process learns" 1e-3 step "one process" one.losses "2 ranks" 2.losses
 
-# in_buckets MIB WORDS: claims that two ranks with buckets of this size learn what one process learns.
+# in_buckets MIB WORDS: claims that two ranks of $train with buckets of this size learn what one process learns.
 one one "${same[@]}" -b 48
 values one.0.jsonl step loss >one.losses
 in_buckets()
@@ -57,5 +57,6 @@ in_buckets()
 }
 why="With --bucket-mb 0.01 the gradients travel in three messages. Each must be scaled once, and only its own numbers."
 in_buckets 0.01 "with several buckets"
-why="With --bucket-mb 0, average_naive sends all gradients at once, without buckets. It needs the mean, too."
-in_buckets 0 "without buckets"
+why="train_naive sends all gradients at once, after backward. Its average, in ddp_naive.c, must be the mean, too."
+build_naive
+train=$naive in_buckets 64 "with ddp_naive.c"

@@ -43,12 +43,3 @@ once yours.large 1 1 ", larger buckets"
 why="--bucket-mb is the size of a bucket: several layers may share one."
 equal "the number of messages is also right with larger buckets" \
     "$(all_reduces large.json)" "$(all_reduces yours.large.json)"
-
-same=(--arch resnet18 --train-samples 4 --test-samples 1 -b 1 --bucket-mb 4)
-finished wide 2 "${same[@]}" --trace wide.json
-try_learner yours.wide 2 "${same[@]}" --trace yours.wide.json
-once yours.wide 1 2 ", ResNet-18"
-[ "$status" = 0 ] || wrong "the run with ResNet-18 succeeds" < <(last_lines yours.wide)
-why="Only the first bucket is small, at most 1 MiB, so that sending starts early. After it, the limit is --bucket-mb."
-equal "the number of messages is also right after the first bucket" "$(all_reduces wide.json)" \
-    "$(all_reduces yours.wide.json)"

@@ -13,7 +13,7 @@
 static int rank;
 static _Thread_local bool in_step, in_message;
 static int sent, under_way;     // counted by the compute thread
-static atomic_int averaged;     // counted by the communication thread
+static atomic_int averaged;     // counted by the thread that sends
 
 static void nap(void *arg)
 {
@@ -40,10 +40,10 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
 }
 
 WRAPPED(values_scale);
-void __wrap_values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
+void __wrap_values_scale(Stream *stream, float *values, size_t count, float factor)
 {
     stream_enqueue(stream, nap, NULL, 0);
-    __real_values_scale(ops, stream, count, values, factor);
+    __real_values_scale(stream, values, count, factor);
     stream_enqueue(stream, arrive, NULL, 0);
 }
 

@@ -1,7 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # On a slow network (check.c), the optimizer must not begin before every bucket has arrived and been averaged: with
-# small buckets, with one large bucket, without overlap, and without buckets. Backward must not wait for a bucket, nor
-# the host for a stream.
+# small buckets, and with one large bucket. Backward must not wait for a bucket, nor the host for a stream.
 # fails with: all buckets are averaged when the optimizer begins
 export SPY=1
 build --with check.c --wrap comm_all_reduce --wrap values_scale --wrap sgd_update --wrap stream_sync \
@@ -35,7 +34,7 @@ gradients, or a sum that is being computed while the optimizer reads it."
 
 waits small "" --bucket-mb 0.01
 why="Each bucket had been averaged before the next one was sent: backward waited for the network. The averages are
-right, as with --overlap 0, and as slow."
+right, but as slow as with train_naive."
 for rank in 0 1; do
     [ "$(sed -n "s/^spy: rank $rank //p" small.out | awk '$3 > most { most = $3 } END { print most + 0 }')" -gt 1 ] ||
         wrong "backward continues while a bucket travels" <<<"buckets of rank $rank on their way at once: at most one"
@@ -45,5 +44,3 @@ why="The averages are right. But stream_sync and event_sync stop the host until 
 recorded once and then replayed without the host, so only streams may wait, with stream_wait."
 equal "only streams wait in a step, never the host" "" "$(sed -n 's/^spy: \(.* in a step\)/\1/p' small.out | sort -u)"
 waits one "one large bucket"
-waits none "no overlap" --bucket-mb 0.01 --overlap 0
-waits naive "all gradients at once" --bucket-mb 0

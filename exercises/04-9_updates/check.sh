@@ -11,7 +11,7 @@ for optim in sgd adamw; do
     rm -f net.st
     learner early.$optim 2 "${same[@]}" --max-steps 7 --save net.st
     try_learner late.$optim 2 "${same[@]}" --resume net.st
-    why="Only rank 0 reads the checkpoint: restore returns early on the others. They get job->state from ddp_broadcast."
+    why="Only rank 0 reads the checkpoint: restore returns early on the others. They get job->state from share_start."
     [ "$status" = 0 ] || wrong "after a restart all ranks take the same steps ($optim)" < <(last_lines late.$optim)
     values early.$optim.0.jsonl step loss >found
     values late.$optim.0.jsonl step loss >>found

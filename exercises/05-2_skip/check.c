@@ -2,7 +2,7 @@
 // all layers. If OVERFLOW_ALONE is set, only the first gradient of a layer is infinite: in step 2 that
 // of the layer whose gradients are final first, in step 3 that of the next layer, and so on. If
 // CHECKED is set, writes the number of gradients of each gradients_check to the file CHECKED.RANK,
-// as a fraction of all.
+// as a fraction of all. If LATE is set, each message travels 20 ms longer.
 #include "ddp.h"
 #include "model.h"
 #include "ops.h"
@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static Model *model;
 static int steps, layers;       // those that have begun; in this step, those whose gradients are final
@@ -48,6 +49,19 @@ void __wrap_ddp_ready(void *arg, size_t offset, size_t count)
     if (getenv("OVERFLOW_ALONE") && is_rank_1() && layers++ == steps - 2)
         model->grads[offset] = INFINITY;
     __real_ddp_ready(arg, offset, count);
+}
+
+static void nap(void *arg)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+}
+
+WRAPPED(comm_all_reduce);
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
+{
+    if (getenv("LATE"))
+        stream_enqueue(stream, nap, NULL, 0);
+    __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
 WRAPPED(gradients_check);

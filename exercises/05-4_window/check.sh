@@ -17,7 +17,7 @@ per_step()
 }
 sums() { awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; print sum }'; }
 
-why="Without --accumulate there is one part, both first and last, and amp->sum is NULL."
+why="Without --accumulate there is one part, both first and last, and a->sum is NULL."
 learner whole 2 "${same[@]}"
 finished right 2 "${same[@]}"
 values right.0.jsonl step loss >expected
@@ -40,7 +40,7 @@ once per step."
     3) printf '%s\n' "7 7 6" "7 7 6" 5 ;;
     4) printf '%s\n' "5 5 5 5" "5 5 5 5" 5 ;;
     esac >full
-    why="The model has room for amp->model->input.n rows, also if a batch is smaller. More and smaller parts take
+    why="The model has room for a->model->input.n rows, also if a batch is smaller. More and smaller parts take
 longer."
     beside "in $parts parts each part but the last is full" same step expected full found rows
     values $parts.0.jsonl step loss >found
@@ -53,8 +53,9 @@ longer."
         "whole batches" bytes "$parts parts" found
     per_step held $parts >found
     printf '%s\n' 0 0 0 >expected.held
-    why="The numbers count the last part's ranges that amp_ready has not passed to ddp_ready when it returns. Buckets
-travel while backward computes the next ranges. A range that is held back travels later, and the step takes longer."
+    why="The numbers count the last part's ranges that accumulate_ready has not passed to ddp_ready when it returns.
+Buckets travel while backward computes the next ranges. A range that is held back travels later, and the step takes
+longer."
     beside "in $parts parts the last part's ranges are passed on at once" same step expected expected.held found found
 done
 

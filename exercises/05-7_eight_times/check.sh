@@ -1,7 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two ranks that compute their batches in parts must have the norms and losses of the finished program, which computes
-# whole batches. The runs use AdamW, parts of different sizes, clipping, SGD, and several labels in each row (a GPT). In
-# the last run, with four virtual ranks, both programs compute whole batches.
+# whole batches. The runs use AdamW, parts of different sizes, clipping, SGD, and several labels in each row (a GPT).
 # fails with: a batch in 8 parts has the norms of the whole batch
 build
 adam=(--optim adamw --lr 0.002 --train-samples 208 --seed 5 -b 24)        # the last batch has 8 images of each rank
@@ -46,9 +45,3 @@ finished text 2 "${gpt[@]}"
 learner letters 2 "${gpt[@]}" --accumulate 3
 why="A row of a GPT's batch is a text of 16 letters, with 16 labels. The loss is the mean over labels, not over rows."
 agrees "a batch of texts in 3 parts" text letters
-
-finished virtual 2 "${adam[@]}" --virtual-ranks 4
-learner four 2 "${adam[@]}" --virtual-ranks 4
-why="Each process computes two ranks here, and each rank's loss is the mean of its own batch. The last batch of the
-epoch is shorter than the others."
-agrees "with --virtual-ranks, a batch" virtual four

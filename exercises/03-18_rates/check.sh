@@ -26,7 +26,9 @@ why="Without a warm-up, the first step already uses the full rate."
 claim "4 ranks, --warmup 0: four times --lr from the start" 4 --warmup 0
 why="Without the option, the warm-up takes 5 epochs, and this run has 3."
 claim "4 ranks without --warmup: the rate is still rising at the end" 4
-why="Without --lr-scale linear, the number of ranks does not change the rate."
+why="With --lr-scale sqrt, four ranks have twice the rate of one."
+claim "4 ranks, --lr-scale sqrt: twice --lr" 4 --lr-scale sqrt --warmup 2
+why="Without --lr-scale, the number of ranks does not change the rate."
 claim "4 ranks without --lr-scale: the rate is --lr" 4 --epochs 1 --lr-scale none
 learner first 4 "${same[@]}" --warmup 2 --max-steps 5 --save net.st
 learner rest 4 "${same[@]}" --warmup 2 --resume net.st

@@ -1,7 +1,11 @@
 // virtual.h - a fixed number of virtual ranks, computed by any number of processes that divides it.
 // With equal processors or GPUs, libraries and thread counts, any such number gives the same bits.
 #pragma once
-#include "amp.h"
+#include "args.h"
+#include "data.h"
+#include "ddp.h"
+#include "log.h"
+#include "model.h"
 #include "sampler.h"
 
 typedef struct VirtualConfig {
@@ -11,8 +15,7 @@ typedef struct VirtualConfig {
 void virtual_options(Args *args, VirtualConfig *config);
 // With virtual ranks: rejects options that cannot be combined with them, and makes a GPU's
 // operations deterministic.
-void virtual_check_options(const Args *args, const VirtualConfig *config, const DdpConfig *ddp,
-                           const AmpConfig *amp, OpsConfig *ops);
+void virtual_check_options(const Args *args, const VirtualConfig *config, OpsConfig *ops);
 
 typedef struct Virtual {
     bool given;             // --virtual-ranks was given; otherwise each process is a rank
@@ -21,10 +24,11 @@ typedef struct Virtual {
     int current;            // the rank whose batch is in the model, counted from `first`
 
     Model *model;
-    Ddp *ddp;
     float *buffers, *others;    // BatchNorm's statistics: of rank 0, and of all other ranks
     size_t sent;            // floats that ddp averages
-    int64_t *sums;          // device: `sent` sums over this process's ranks, then a flag
+    float *grads;           // host: this process's gradients
+    int64_t *sums;          // host: `sent` sums over this process's ranks, then a flag
+    int64_t *all_sums;      // device: the same over all ranks
     void *inputs;           // device: a GPU's aligned copy of a batch, or NULL
 } Virtual;
 // Divides the ranks among the processes. Ends the run if the division leaves a remainder.
@@ -36,6 +40,7 @@ void virtual_end(Virtual *v);
 
 // The samples of this process: in each step a batch for each of its ranks, one after the other.
 void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32_t *ids);
-// The batch of this process's i-th rank, cut from `all`; false if there are no more ranks. Call it,
-// and compute the batch's gradients, for i = 0, 1, ... until it returns false; then call ddp_wait.
-bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch);
+// The batch of this process's i-th rank, cut from `all`. In each step, compute the gradients of
+// batches 0 to count - 1, call ddp_wait after each, and then virtual_end_step.
+Batch virtual_batch(Virtual *v, const Batch *all, int i);
+void virtual_end_step(Virtual *v);

@@ -1,0 +1,16 @@
+// broadcast.h - rule 1: all ranks start with the same weights. And an alarm, should they ever have
+// different ones.
+#pragma once
+#include "comm.h"
+
+typedef struct Array {
+    float *values;          // device memory
+    size_t count;
+} Array;
+
+// In place: all ranks get rank 0's values. Their lists have the same counts in the same order.
+void broadcast(Comm *comm, Device *device, const Array *arrays, int count);
+
+// hash: of what should be the same on all ranks. If any rank's differs from rank 0's, rank 0 names
+// those ranks, and all ranks end with EXIT_RANKS_DIFFER.
+void compare_hashes(Comm *comm, Device *device, uint64_t hash);

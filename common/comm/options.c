@@ -1,0 +1,16 @@
+// options.c - a communicator's options. ddp.c and broadcast.c need comm.h, but no options.
+#include "args.h"
+#include "comm.h"
+
+void comm_options(Args *args, CommConfig *config)
+{
+    args_add(args, ARGS_ROWS(
+        { "check-collectives", 0, ARG_FLAG, &config->checked, NULL,
+          "debugging: compare the ranks' calls before each collective; fail if they differ" },
+        { "slow-network", 0, ARG_DOUBLE, &config->slow_network, "MB/S",
+          "simulate a slow network: this rate for each rank, and 1 ms of latency (0: off)",
+          .min = 0, .max = 1e6 },
+        { "shared-link", 0, ARG_DOUBLE, &config->shared_link, "MB/S",
+          "simulate one link that all ranks share: this rate, and 1 ms of latency (0: off)",
+          .min = 0, .max = 1e6 }));
+}
