@@ -88,7 +88,7 @@ for n in 2 3; do
     fails 1 ./fewer -n $n --check-collectives
     says "$calls all_reduce #8 of $values f32, but rank 1 calls all_reduce #8 of $((values - 1)) f32"
     lines 3
-    fails 1 ./fewer -n $n
+    fails 134 ./fewer -n $n         # Gloo aborts one of them
     lines 5
 done
 fails 1 ./left_out -n 2 --timeout 1
