@@ -8,6 +8,7 @@
 #include "data.h"
 #include "device.h"
 #include "interrupt.h"
+#include "launcher.h"
 #include "log.h"
 #include "model.h"
 #include "ops.h"
@@ -411,6 +412,7 @@ static void close_job(Job *job)
 
 static int run(Job *job)
 {
+    launcher_check(1);      // mpirun and the like would start several independent runs
     choose_files(job);
     interrupt_install(true);
     trace_open(job->config->log.trace);

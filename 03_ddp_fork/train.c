@@ -483,6 +483,7 @@ static int run(Job *job)
         evaluate(job);
     else
         train(job);
+    compare_hashes(job->comm, job->device, model_hash(job->model)); // another may still evaluate
     log_end(job->log, model_hash(job->model), device_threads(job->device));
     replay_free(job->replay);
     comm_free(job->norms);

@@ -219,7 +219,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
         use_interface(config->interface, store.from);
     const char *source = find_rank(config, world, &store);
     if (config->meet && (strcmp(source, "alone") == 0 || strcmp(source, "Open MPI") == 0))
-        FAIL_USAGE("start the ranks with srun or launch", "--rendezvous: nothing numbers the ranks");
+        FAIL_USAGE("start the ranks with srun or launch", "--rendezvous: this process has no rank");
     store.rank = world->rank;
     store.size = world->size;
     store_join(&store, world);

@@ -16,6 +16,6 @@ void rendezvous_options(Args *args, RendezvousConfig *config);
 
 // Finds this process's rank and the world size: on the command line, in the variables that torchrun
 // and launch set, or from Open MPI or Slurm; without any of these, the process is alone.
-// Then connects the ranks (store.h); store_leave ends that. Fails unless all are the same program with the same options, except
-// local ones (args.h).
+// Then connects the ranks (store.h); store_leave ends that. Fails unless all are the same program
+// with the same options, except local ones (args.h).
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);

@@ -5,8 +5,8 @@
 //   others   look ...................| read it | meet
 //
 // The file names its run: ranks ignore another run's file, and the next run's rank 0 replaces it.
-// The file's mode is 0600. If SIGKILL ends rank 0 before all are there, the file remains. Ranks that
-// launch has started again may then find it, and nobody at the address in it. So each attempt to
+// The file's mode is 0600. If SIGKILL ends rank 0 before all are there, the file remains. When all
+// have been started again, ranks may find it, and nobody at the address in it. So each attempt to
 // join reads the file again, until a new rank 0 has replaced it.
 #pragma once
 #include "rendezvous.h"

@@ -54,7 +54,6 @@ void blank_controls(char *text);
 void check_set_rank(int rank, int ranks);
 int own_rank(void);
 int rank_count(void);
-bool rank_is_given(void);
 
 // leave_at_once first calls clean_up; exit() does not. clean_up must be async-signal-safe; a later
 // one replaces it.

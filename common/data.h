@@ -5,7 +5,7 @@
 #include "ops.h"
 
 typedef struct DataConfig {
-    const char *data;       // auto, cifar10, ..., synthetic, a directory, words, or text:FILE
+    const char *data;       // a set: auto, NAME or NAME:PATH; or a folder of pictures
     int block;              // text: bytes in a window
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
     int train_count, test_count; // use only N samples (synthetic: make N); 0: all

@@ -58,13 +58,13 @@ evaluated_like()
 evaluated_like synthetic --seed 0
 
 if [ -d "${DDP_CIFAR10:-}" ]; then
-    evaluated_like cifar10 --data "$DDP_CIFAR10"
+    evaluated_like cifar10 --data "cifar10:$DDP_CIFAR10"
 elif [ -f "${DDP_CIFAR10:-}" ]; then
     # Nothing is trained, so the training files only need the right sizes.
     mkdir cifar
     truncate -s 30730000 cifar/data_batch_{1..5}.bin
     tar xf "$DDP_CIFAR10" -O cifar-10-batches-bin/test_batch.bin >cifar/test_batch.bin
-    evaluated_like cifar10 --data cifar
+    evaluated_like cifar10 --data cifar10:cifar
 else
     echo "not tried: CIFAR-10 (DDP_CIFAR10 is not set)"
 fi

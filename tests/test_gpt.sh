@@ -19,7 +19,7 @@ expect 1 "its 0 bytes are too few to train and test" "$one" -a gpt --data text:e
 expect 1 "windows of 4096 bytes" "$one" -a gpt --data text:pages.txt --block 4096
 gzip -k pages.txt
 expect 1 "hint: gunzip it first" "$one" -a gpt --data text:pages.txt.gz
-expect 1 "there is no file missing.txt" "$one" -a gpt --data text:missing.txt
+expect 1 "missing.txt: No such file" "$one" -a gpt --data text:missing.txt
 
 expect 0 "" "$one" -a gpt --print-config
 for line in "data = words" "optim = adamw" "lr = 0.005" "block = 16" "epochs = 8" "warmup-steps = 100"; do

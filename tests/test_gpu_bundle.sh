@@ -50,7 +50,8 @@ expect 77 "NOTHING RAN ON ONE" "$there/run" report
 expect 77 "NOTHING RAN ON ONE" "$there/run" test '^(test_(ops|step_amp)_cuda|twice_f32|gloo_2_ranks)$'
 check "four are skipped" test "$(grep -c ' skipped .* no GPU' "$there/results/gpu-test/table.txt")" = 4
 expect 77 "NO GPU HERE" "$there/run" bench
-expect 1 "install a driver, or start the container" "$there/run" exec "$there/build/cuda/01_single_gpu/train" --max-steps 1
+expect 1 "install a driver, or start the container" \
+    "$there/run" exec "$there/build/cuda/01_single_gpu/train" --max-steps 1
 "$there/run" doctor >"$TMP/doctor" 2>&1      # its exit status depends on nvidia-smi
 check "the doctor names the glibc that is needed" grep -q '^ok  glibc .* or newer is needed' "$TMP/doctor"
 expect 2 "there is no command 'nonsense'" "$there/run" nonsense

@@ -32,7 +32,7 @@ static size_t corpus_read(const char *name, uint8_t **bytes)
     Error err;
     char path[512];
     snprintf(path, sizeof path, "%s/%s", CORPUS, name);
-    if (!data_file_load(path, &file, &err))
+    if (!data_file_load(path, 1 << 20, &file, &err))
         FAIL_ERROR(&err);
     *bytes = file.bytes;
     return file.size;

@@ -69,7 +69,7 @@ mistake() { includes "$TMP" | one_way >noticed 2>&1; grep -qF "$1" noticed; }
 echo '#include "model.h"' >>common/base/rng.c
 check "a use of a higher room is noticed" mistake "base/rng uses model/model.h"
 cp "$SRC/common/base/rng.c" common/base
-echo '#include "data/cifar.h"' >>common/data/files.h
-echo '#include "data/files.h"' >common/data/cifar.h
+echo '#include "data/cifar.h"' >>common/data/formats.h
+echo '#include "data/formats.h"' >common/data/cifar.h
 check "two modules that use each other are noticed" mistake "contains a loop"
 test_done

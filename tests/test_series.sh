@@ -158,8 +158,9 @@ if type -P python3 >/dev/null; then
     check "no sentence from other hunks" not grep -q '<p class="why"><b>[0-9]*\.</b> The ' page.html
     expect 1 "diff: nowhere/page.html: No such file or directory" ddp_diff 01 02 --html nowhere/page.html
     expect 0 "" "$SRC/ddp" diff 02 03 --html page.html
-    check "what 03's page explains first is first, then its header, and train.c is last" grep -qx \
-        'ddp_naive.c ddp.c ddp.h .* train.c Files that are gone' <(sed -n 's/<h2>\(.*\)<\/h2>/\1/p' page.html | paste -sd' ')
+    sed -n 's/<h2>\(.*\)<\/h2>/\1/p' page.html | paste -sd' ' >titles
+    check "what 03's page explains first is first, then its header, and train.c is last" \
+        grep -qx 'ddp_naive.c ddp.c ddp.h .* train.c Files that are gone' titles
     check "new .c files are open, headers are not" test "$(grep -c '^<details open>' page.html)" = \
         "$(grep -c '^<h2>.*\.c</h2>' <(grep -v '>train.c<' page.html))"
 fi

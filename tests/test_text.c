@@ -144,7 +144,7 @@ TEST(words_are_letters_in_another_order)
             snprintf(list + strlen(list), 12, "%s\n", marks[i / 3 % 6]);
     }
     const char *path = test_file("list", list, strlen(list));
-    if (!EXPECT(text_read(&data, path, 5, true, &err), "%s", err.text))
+    if (!EXPECT(words_read(&data, path, &(DataConfig){ .block = 5 }, &err), "%s", err.text))
         return;
     EXPECT_EQ_STR(data.vocabulary, "0a6162636465666768696a71777a");
     int moved = 0, missing = 0, train = (int)(kept * 9 / 10);
@@ -183,7 +183,7 @@ TEST(bad_files)
     memset(text, 'x', sizeof text);
     refuse(test_file("empty", text, 0), 4, "its 0 bytes are too few to train and test");
     refuse(test_file("short", text, 319), 32, "its 319 bytes");
-    refuse(test_path("nothing"), 4, "there is no");
+    refuse(test_path("nothing"), 4, "nothing: No such file");
     refuse(test_path(""), 4, "not a regular file");
     EXPECT(open_text(&data, test_file("enough", text, 330), 32, &err), "%s", err.text);
     EXPECT_EQ_INT(data.test.count, 1);

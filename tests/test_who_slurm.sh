@@ -119,7 +119,7 @@ expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missin
 expect 4 "only 1 of 2 ranks connected" task 0 0 "" "${note[@]}" --timeout 0.5
 check "the file is removed when rank 0 gives up" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
-expect 2 "--rendezvous: nothing numbers the ranks" "$train" "${tiny[@]}" "${note[@]}"
+expect 2 "--rendezvous: this process has no rank" "$train" "${tiny[@]}" "${note[@]}"
 
 waits()
 {

@@ -3,9 +3,8 @@
 # run it, and it needs debootstrap.
 #
 # RELEASE is a name that debootstrap knows: bookworm is Debian 12, trixie is Debian 13. It is installed in a temporary
-# folder (in TMPDIR; 6 GB), with a clone of the last commit, and deleted at the end. The logs stay in
-# build/bare-RELEASE.log and, of the tests, build/bare-RELEASE.tests. MIRROR: where the packages come from, if not from
-# this machine's first source of packages.
+# folder (in TMPDIR; 6 GB), with a clone of the last commit, and deleted at the end. The log stays in
+# build/bare-RELEASE.log. MIRROR: where the packages come from, if not from this machine's first source of packages.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}
@@ -20,7 +19,7 @@ have debootstrap || die "there is no debootstrap" "apt install debootstrap"
     exec env DDP_BARE=inside unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
         bash "$self" "$@"
 shift
-bare=$(mktemp -d "${TMPDIR:-/tmp}/ddp-bare.XXXXXX") log=$root/build/bare-$release
+bare=$(mktemp -d "${TMPDIR:-/tmp}/ddp-bare.XXXXXX") log=$root/build/bare-$release.log
 clean()
 {
     kill -KILL -1 2>/dev/null || true       # of this script's processes
@@ -30,7 +29,7 @@ clean()
 trap clean EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$root/build"
-: >"$log.log"
+: >"$log"
 
 mirror=${MIRROR:-}
 if [ -z "$mirror" ] && grep -q '^ID=debian' /etc/os-release; then
@@ -38,8 +37,8 @@ if [ -z "$mirror" ] && grep -q '^ID=debian' /etc/os-release; then
     mirror=$(apt-get indextargets --format '$(REPO_URI)' | grep -v security | head -n 1 || true)
 fi
 say "installing $release in $bare"
-debootstrap --variant=minbase "$release" "$bare" ${mirror:+"$mirror"} >>"$log.log" 2>&1 ||
-    die "debootstrap failed: $(tail -n 1 "$log.log")" "all it said is in $log.log"
+debootstrap --variant=minbase "$release" "$bare" ${mirror:+"$mirror"} >>"$log" 2>&1 ||
+    die "debootstrap failed: $(tail -n 1 "$log")" "all it said is in $log"
 cp /etc/resolv.conf "$bare/etc/"
 apt-config dump | grep -i '^Acquire::.*proxy' >"$bare/etc/apt/apt.conf.d/90proxy" || true
 git -c safe.directory="$root" clone -q "$root" "$bare/root/ddp"
@@ -56,12 +55,11 @@ there()
     show "$@"
     chroot "$bare" env -i HOME=/root LC_ALL=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         ${http_proxy:+http_proxy="$http_proxy"} sh -c 'cd /root/ddp && exec "$@"' sh "$@" \
-        >>"$log.log" 2>&1 </dev/null || status=$?
+        >>"$log" 2>&1 </dev/null || status=$?
     say "status $status after $((SECONDS - begin)) s"
     return $status
 }
-there ./ddp run 01_single_gpu -- --epochs 1 || die "the first run failed" "what it said is in $log.log"
+there ./ddp run 01_single_gpu -- --epochs 1 || die "the first run failed" "what it said is in $log"
 there ./ddp test "$@" || failed=true
-cp "$bare/root/ddp/build/Testing/Temporary/LastTest.log" "$log.tests" 2>/dev/null || true
-grep -E '\*\*\*|tests passed|tests failed' "$log.log" || true
-[ -z "${failed:-}" ] || die "tests failed" "what they said is in $log.tests"
+grep -E '\*\*\*|tests passed|tests failed' "$log" || true
+[ -z "${failed:-}" ] || die "tests failed" "what they said is in $log"

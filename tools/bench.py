@@ -106,6 +106,7 @@ class Bench:
 
     def __init__(self, args):
         self.args, self.build, self.data = args, args.build, args.data
+        self.set = f"cifar10:{self.data}" if self.data else "synthetic"
         self.rounds = args.rounds or (1 if args.quick else args.default_rounds)
         self.env, self.torch_env, self.load = (), (), os.getloadavg()[0]
         self.out = f"{os.environ.get('DDP_BENCH_OUT', f'{ROOT}/build/bench')}/{args.name}"
@@ -122,7 +123,7 @@ class Bench:
 
     def command(self, step, ranks, *options, name="train"):
         """A step, started as ./ddp run starts it; without a launcher if ranks is 0."""
-        command, options = [*self.env, self.program(f"{step}/{name}")], ["--data", self.data or "synthetic", *options]
+        command, options = [*self.env, self.program(f"{step}/{name}")], ["--data", self.set, *options]
         if step[:2] == "02":
             return [*command, "--devices", ranks, *options]
         if step[:2] == "03":
@@ -570,7 +571,7 @@ def folder_of_pictures(b):
         return b.args.pictures
     tree = f"{b.out}/pictures"
     if not os.path.isdir(f"{tree}/val"):
-        run([b.program("as_folder"), "--data", b.data or "fashion-mnist", "--as-folder", tree, "--scale", 384,
+        run([b.program("as_folder"), "--data", b.set if b.data else "fashion-mnist", "--as-folder", tree, "--scale", 384,
              "--format", "jpeg", "--train-samples", 2000, "--test-samples", 100])
     return tree
 

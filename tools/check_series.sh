@@ -19,8 +19,8 @@ ddp_naive.c 60
 amp.c 175
 launch.c 353
 03_ddp_fork 575
-03_ddp_fork:changed 85
-03_ddp_fork:hunks 15
+03_ddp_fork:changed 88
+03_ddp_fork:hunks 14
 05_ddp_amp 380
 05_ddp_amp:changed 50
 05_ddp_amp:hunks 16

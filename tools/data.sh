@@ -183,7 +183,7 @@ take_from_site()
 finish()
 {
     [ -n "$as_folder" ] || exit 0
-    exec "$root/build/cpu/as_folder" --data "$1" --as-folder "$as_folder" --scale "$scale"
+    exec "$root/build/cpu/as_folder" --data "$set:$1" --as-folder "$as_folder" --scale "$scale"
 }
 
 set='' from='' as_folder='' scale=0

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int this_rank, all_ranks;         // 0: check_set_rank was not called
+static int this_rank, all_ranks = 1;
 static void (*_Atomic exit_clean_up)(void);
 static atomic_int decided;     // the status with which this process will end, or 0
 
@@ -27,8 +27,7 @@ void check_set_rank(int rank, int ranks)
 }
 
 int own_rank(void) { return this_rank; }
-int rank_count(void) { return all_ranks ? all_ranks : 1; }
-bool rank_is_given(void) { return all_ranks > 0; }
+int rank_count(void) { return all_ranks; }
 
 void blank_controls(char *text)
 {

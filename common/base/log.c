@@ -3,7 +3,6 @@
 #include "progress.h"
 #include "check.h"
 #include "clock.h"
-#include "launcher.h"
 #include "output.h"
 #include "trace.h"
 #include <errno.h>
@@ -104,8 +103,6 @@ Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
     const char *term = getenv("TERM");
-    if (!rank_is_given())
-        launcher_check(1);      // mpirun and the like would start several independent runs
     *log = (Log){ .config = *config, .rank = own_rank(), .ranks = rank_count(), .unit = "images",
                   .per_sample = 1 };
     log->terminal =

@@ -7,35 +7,36 @@
 #include "data/formats.h"
 
 #include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
 
 enum { IMAGE_BYTES = 3 * 32 * 32 };
 
-bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, const char *hint,
-                     uint32_t *crc, Error *err)
+bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, uint32_t *crc,
+                     Error *err)
 {
-    DataFile file;
-    if (!data_file_open(&file, path, hint, err))
-        return false;
-    bool good = true;
+    const size_t record = label_bytes + IMAGE_BYTES, wanted = part->count * record;
+    FileBytes file = { 0 };
+    bool good = data_file_load(path, INT_MAX, &file, err);
+    if (good && file.size != wanted)
+        good = error_set(err, "", "%s has %zu bytes, not %zu", path, file.size, wanted);
     for (int i = 0; i < part->count && good; i++) {
-        uint8_t labels[2];
-        good = data_file_read(&file, labels, label_bytes, err) &&
-               data_file_read(&file, part->inputs + (size_t)i * IMAGE_BYTES, IMAGE_BYTES, err);
-        int label = good ? labels[label_bytes - 1] : 0;
-        if (label >= part->classes)
-            good = error_set(err, hint, "%s: record %d has label %d, but labels are 0 to %d", path,
-                             i, label, part->classes - 1);
-        part->labels[i] = label;
+        const uint8_t *at = file.bytes + i * record;
+        part->labels[i] = at[label_bytes - 1];
+        memcpy(part->inputs + (size_t)i * IMAGE_BYTES, at + label_bytes, IMAGE_BYTES);
+        if (part->labels[i] >= part->classes)
+            good = error_set(err, "", "%s: record %d has label %d, but labels are 0 to %d", path, i,
+                             part->labels[i], part->classes - 1);
     }
-    good = good && data_file_end(&file, err);
-    *crc = file.crc;
-    data_file_close(&file);
+    *crc = good ? crc32_z(0, file.bytes, file.size) : 0;
+    free(file.bytes);
     return good;
 }
 
 // The last of the `count` files has the test images.
 static bool cifar_read(Data *data, const char *dir, const char *const *names, int count,
-                       int label_bytes, const char *hint, Error *err)
+                       int label_bytes, Error *err)
 {
     char path[PATH_MAX];
     if (!dataset_alloc(&data->train, 50000, 3, 32, 32, err) ||
@@ -51,22 +52,21 @@ static bool cifar_read(Data *data, const char *dir, const char *const *names, in
             part.labels += (size_t)i * part.count;
         }
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        if (!cifar_file_read(&part, path, label_bytes, hint, &crc, err))
+        if (!cifar_file_read(&part, path, label_bytes, &crc, err))
             return false;
         data_checksum(data, &crc, sizeof crc);
     }
     return true;
 }
 
-bool cifar10_read(Data *data, const char *dir, const char *hint, Error *err)
+bool cifar10_read(Data *data, const char *path, const DataConfig *config, Error *err)
 {
     static const char *const names[] = { "data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                                          "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin" };
-    return cifar_read(data, dir, names, 6, 1, hint, err);
+    return cifar_read(data, path, names, 6, 1, err);
 }
 
-bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err)
+bool cifar100_read(Data *data, const char *path, const DataConfig *config, Error *err)
 {
-    static const char *const names[] = { "train.bin", "test.bin" };
-    return cifar_read(data, dir, names, 2, 2, hint, err);
+    return cifar_read(data, path, (const char *[]){ "train.bin", "test.bin" }, 2, 2, err);
 }

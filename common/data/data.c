@@ -21,8 +21,9 @@ void data_options(Args *args, DataConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto (fashion-mnist, else cifar10, else synthetic), cifar100, mnist, or a directory; "
-          "text: words, shakespeare, or text:FILE", .local = true },
+          "auto (fashion-mnist, else cifar10, else synthetic), cifar100, mnist; cifar10:DIR if it "
+          "is elsewhere; a text: words, shakespeare, text:FILE; or a folder of pictures",
+          .local = true },
         { "block", 0, ARG_INT, &config->block, "N", "text: bytes in each window",
           .min = 2, .max = 4096, .needs = "data " TEXTS },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
@@ -44,88 +45,70 @@ enum { NAMED_CLASSES = 10 };
 
 typedef struct KnownSet {
     const char *name;
-    const char *folder;         // under data/
-    const char *system_folder;  // where the system may have it, or NULL
-    const char *probe;          // a file by which set_in_directory knows it
-    bool (*read)(Data *data, const char *dir, const char *hint, Error *err);
+    const char *place;          // below data/, or NULL
+    const char *system_place;   // where the system may have it, or NULL
+    const char *hint;           // of an error about missing or damaged files
+    bool (*read)(Data *data, const char *path, const DataConfig *config, Error *err);
     int classes;
     bool jitter;                // crop and flip: not for digits and clothes
     float mean[3], std[3];
     const char *class_names[NAMED_CLASSES];
 } KnownSet;
 
-enum { CIFAR10, CIFAR100, MNIST, FASHION, KNOWN_SETS };
-static const KnownSet known_sets[KNOWN_SETS] = {
-    { "cifar10", "cifar-10-batches-bin", NULL, "data_batch_1.bin", cifar10_read, 10, true,
-      { 0.4914f, 0.4822f, 0.4465f }, { 0.2023f, 0.1994f, 0.2010f },
-      { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
-        "truck" } },
-    { "cifar100", "cifar-100-binary", NULL, "train.bin", cifar100_read, 100, true,
-      { 0.5071f, 0.4865f, 0.4409f }, { 0.2673f, 0.2564f, 0.2762f }, { NULL } },
-    [MNIST] = { "mnist", "mnist", "/usr/share/datasets/mnist", "train-images-idx3-ubyte", idx_read,
-      10, false, { 0.1307f }, { 0.3081f },
-      { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" } },
-    [FASHION] = { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
-      "train-images-idx3-ubyte", idx_read, 10, false, { 0.2860f }, { 0.3530f },
+static const KnownSet known_sets[] = {
+    { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
+      "./ddp data fashion-mnist downloads it", idx_read, 10, false, { 0.2860f }, { 0.3530f },
       { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
         "Ankle boot" } },
+    { "cifar10", "cifar-10-batches-bin", NULL, "./ddp data cifar10 downloads it", cifar10_read, 10,
+      true, { 0.4914f, 0.4822f, 0.4465f }, { 0.2023f, 0.1994f, 0.2010f },
+      { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+        "truck" } },
+    { "cifar100", "cifar-100-binary", NULL, "./ddp data cifar100 downloads it", cifar100_read, 100,
+      true, { 0.5071f, 0.4865f, 0.4409f }, { 0.2673f, 0.2564f, 0.2762f } },
+    { "mnist", "mnist", "/usr/share/datasets/mnist", "./ddp data mnist downloads it", idx_read, 10,
+      false, { 0.1307f }, { 0.3081f },
+      { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" } },
+    { "shakespeare", "shakespeare/input.txt", NULL, "./ddp data shakespeare downloads it",
+      text_read, .jitter = true },
+    { "words", NULL, "/usr/share/dict/words",
+      "./ddp setup installs it (the package wamerican); or --data text:FILE", words_read,
+      .jitter = true },
+    { "text", NULL, NULL, "name a file that can be read: --data text:FILE", text_read,
+      .jitter = true },
 };
+enum { KNOWN_SETS = sizeof known_sets / sizeof *known_sets, PREFERRED = 2 };    // by "auto"
 
-// Names the file of a text, and a hint if the file is missing. False: --data is not a text.
-static bool text_named(const char *data, const char **file, const char **hint)
-{
-    static const char here[] = "data/shakespeare/input.txt",
-                      source[] = DDP_SOURCE_DIR "/data/shakespeare/input.txt";
-    if (strcmp(data, "words") == 0) {
-        *file = "/usr/share/dict/words";
-        *hint = "./ddp setup installs it (the package wamerican); or --data text:FILE";
-    } else if (strcmp(data, "shakespeare") == 0) {
-        *file = data_file_missing(here) && !data_file_missing(source) ? source : here;
-        *hint = "./ddp data shakespeare downloads it";
-    } else if (strncmp(data, "text:", strlen("text:")) == 0) {
-        *file = data + strlen("text:");
-        *hint = "give the path of a text file: --data text:FILE";
-    } else {
-        return false;
-    }
-    return true;
-}
+// These two are made or listed. Pictures are normalised as in torchvision's examples, with
+// ImageNet's mean and deviation.
+static const KnownSet synthetic = { "synthetic", .mean = { 0.5f, 0.5f, 0.5f },
+                                    .std = { 0.25f, 0.25f, 0.25f }, .jitter = true };
+static const KnownSet folder = { "folder", .mean = { 0.485f, 0.456f, 0.406f },
+                                 .std = { 0.229f, 0.224f, 0.225f }, .jitter = true };
 
-static const KnownSet *set_named(const char *name)
+// The set called NAME, or NAME:PATH: then *path is PATH, else NULL.
+static const KnownSet *set_named(const char *data, const char **path)
 {
+    const char *colon = strchr(data, ':');
+    const size_t length = colon ? (size_t)(colon - data) : strlen(data);
+    *path = colon ? colon + 1 : NULL;
     for (int i = 0; i < KNOWN_SETS; i++)
-        if (strcmp(known_sets[i].name, name) == 0)
+        if (strlen(known_sets[i].name) == length && memcmp(known_sets[i].name, data, length) == 0)
             return &known_sets[i];
     return NULL;
 }
 
-// A folder counts as found even if its files are damaged: a damaged data set is an error and must
-// not be skipped.
-static bool set_find(const KnownSet *set, char dir[PATH_MAX])
+// Returns where a set is, or NULL. A damaged set counts as found: it is an error and must not be
+// skipped.
+static const char *set_find(const KnownSet *set, char path[PATH_MAX])
 {
     const char *roots[] = { "data", DDP_SOURCE_DIR "/data" };
-    for (int i = 0; i < 2; i++) {
-        snprintf(dir, PATH_MAX, "%s/%s", roots[i], set->folder);
-        if (!data_file_missing(dir))
-            return true;
+    for (int i = 0; i < 2 && set->place; i++) {
+        snprintf(path, PATH_MAX, "%s/%s", roots[i], set->place);
+        if (!data_file_missing(path))
+            return path;
     }
-    snprintf(dir, PATH_MAX, "%s", set->system_folder ? set->system_folder : "");
-    return !data_file_missing(dir);
-}
-
-// Returns the set in this directory, or NULL. MNIST and Fashion-MNIST have the same file names, so
-// the word "fashion" in the path decides.
-static const KnownSet *set_in_directory(const char *dir)
-{
-    char path[PATH_MAX];
-    for (int i = 0; i < KNOWN_SETS; i++) {
-        for (int zipped = 0; zipped < (i == MNIST ? 2 : 1); zipped++) {
-            snprintf(path, sizeof path, "%s/%s%s", dir, known_sets[i].probe, zipped ? ".gz" : "");
-            if (!data_file_missing(path))
-                return &known_sets[i == MNIST && strcasestr(dir, "fashion") ? FASHION : i];
-        }
-    }
-    return NULL;
+    return set->system_place && !data_file_missing(set->system_place) ? set->system_place : NULL;
 }
 
 // --- opening -------------------------------------------------------------------------------------
@@ -142,55 +125,38 @@ static void describe(Data *data, const DataConfig *config, int64_t seed, const K
     data->augment = data->plain;
     data->augment.crop = data->augment.flip = jitter;
     data->augment.padding = jitter ? 4 : 0;
-}
-
-static bool set_open(Data *data, const KnownSet *set, const char *dir, const DataConfig *config,
-                     int64_t seed, Error *err)
-{
-    char hint[sizeof err->hint];
-    snprintf(hint, sizeof hint, "./ddp data %s downloads it", set->name);
-    describe(data, config, seed, set, dir);
     data->train.classes = data->test.classes = set->classes;
     data->class_names = set->class_names[0] ? set->class_names : NULL;
-    return set->read(data, dir, hint, err);
-}
-
-// Pictures are later normalised with ImageNet's mean and deviation, as in torchvision's examples.
-static bool folder_data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
-{
-    static const KnownSet folder = { "folder", .mean = { 0.485f, 0.456f, 0.406f },
-                                     .std = { 0.229f, 0.224f, 0.225f }, .jitter = true };
-    describe(data, config, seed, &folder, config->data);
-    return pictures_open(data, config, err);
 }
 
 static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    static const KnownSet synthetic = { "synthetic", .mean = { 0.5f, 0.5f, 0.5f },
-                                        .std = { 0.25f, 0.25f, 0.25f }, .jitter = true };
     char source[64];
     snprintf(source, sizeof source, "made from seed %lld", (long long)seed);
     describe(data, config, seed, &synthetic, source);
     return synthetic_make(data, config, seed, err);
 }
 
-static bool text_open(Data *data, const DataConfig *config, int64_t seed, const char *file,
-                      const char *hint, Error *err)
+static bool set_open(Data *data, const KnownSet *set, const char *path, const DataConfig *config,
+                     int64_t seed, Error *err)
 {
-    const KnownSet set = { strchr(config->data, ':') ? "text" : config->data, .jitter = true };
-    if (data_file_missing(file))
-        return error_set(err, hint, "--data %s: there is no file %s", config->data, file);
-    describe(data, config, seed, &set, file);
-    return text_read(data, file, config->block, strcmp(data->name, "words") == 0, err);
+    describe(data, config, seed, set, path);
+    err->hint[0] = '\0';
+    bool good = set->read(data, path, config, err);
+    if (!good && !err->hint[0])
+        snprintf(err->hint, sizeof err->hint, "%s", set->hint);
+    return good;
 }
 
 static bool set_missing(const KnownSet *set, Error *err)
 {
-    char hint[sizeof err->hint];
-    const char *system = set->system_folder;
-    snprintf(hint, sizeof hint, "./ddp data %s downloads it", set->name);
-    return error_set(err, hint, "--data %s: there is no data/%s, here or in the source tree%s%s",
-                     set->name, set->folder, system ? ", and no " : "", system ? system : "");
+    const char *system = set->system_place;
+    if (set->place)
+        return error_set(err, set->hint, "--data %s: there is no data/%s, here or in the source "
+                         "tree%s%s", set->name, set->place, system ? ", and no " : "",
+                         system ? system : "");
+    return error_set(err, set->hint, "--data %s: there is no %s", set->name,
+                     system ? system : "path after it");
 }
 
 static void dataset_cut(Dataset *set, int count)
@@ -219,30 +185,24 @@ static void fingerprint_write(Data *data)
 
 static bool data_find_and_read(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    const char *wanted = config->data, *file, *hint;
-    char dir[PATH_MAX];
-    if (strcmp(wanted, "auto") == 0) {
-        const KnownSet *preferred[] = { &known_sets[FASHION], &known_sets[CIFAR10] };
-        for (int i = 0; i < 2; i++)
-            if (set_find(preferred[i], dir))
-                return set_open(data, preferred[i], dir, config, seed, err);
+    const char *wanted = config->data, *path;
+    const bool any = strcmp(wanted, "auto") == 0;
+    char found[PATH_MAX];
+    for (int i = 0; any && i < PREFERRED; i++)
+        if ((path = set_find(&known_sets[i], found)))
+            return set_open(data, &known_sets[i], path, config, seed, err);
+    if (any || strcmp(wanted, "synthetic") == 0)
         return synthetic_open(data, config, seed, err);
-    }
-    if (strcmp(wanted, "synthetic") == 0)
-        return synthetic_open(data, config, seed, err);
-    if (text_named(wanted, &file, &hint))
-        return text_open(data, config, seed, file, hint, err);
-
-    const KnownSet *set = set_named(wanted);
+    const KnownSet *set = set_named(wanted, &path);
+    if (set && (path || (path = set_find(set, found))))
+        return set_open(data, set, path, config, seed, err);
     if (set)
-        return set_find(set, dir) ? set_open(data, set, dir, config, seed, err)
-                                  : set_missing(set, err);
+        return set_missing(set, err);
     if (data_file_missing(wanted))
-        return error_set(err, "choose auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE, or a directory",
-                         "--data %s: no such data set or directory", wanted);
-    set = set_in_directory(wanted);
-    return set ? set_open(data, set, wanted, config, seed, err)
-               : folder_data_open(data, config, seed, err);
+        return error_set(err, "choose auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE, or a folder of "
+                         "pictures", "--data %s: no such data set or folder", wanted);
+    describe(data, config, seed, &folder, wanted);
+    return pictures_open(data, config, err);
 }
 
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
@@ -273,6 +233,11 @@ int64_t data_order(const Data *data, bool shuffle)
 {
     const uint32_t decides[] = { data->checksum, (uint32_t)data->train.count, shuffle };
     return 1 + (int64_t)crc32_z(0, (const uint8_t *)decides, sizeof decides);
+}
+
+int dataset_label(const Dataset *set, int64_t n)
+{
+    return dataset_is_text(set) ? set->inputs[n + 1] : set->labels[n];
 }
 
 const char *data_class_name(const Data *data, int label)

@@ -1,14 +1,14 @@
 // loader.c - batches, prepared ahead of the training step by threads; with -j 0, by the caller.
 //
-//   worker 1   0: rows 0-7  | 0: rows 16-23 | load 0 | 1: rows 8-15 ...
-//   worker 2   0: rows 8-15 | 1: rows 0-7            | 1: rows 16-23 ...
-//   training   wait for data                         | step 0         | step 1 ...
+//   worker 1   batch 0            | load | batch 2        | load ...
+//   worker 2   batch 1                | load | batch 3 ...
+//   training   wait for data             | step 0     | step 1 ...
 //
-// Workers take the rows of the batches in order, so their speed does not change the order of the
-// batches. Batch number b goes into slot b % LOADER_SLOTS:
+// A worker takes the next batch and makes its rows, in its own memory: it crops images, decodes
+// pictures, or cuts windows of a text. Batch number b goes into slot b % LOADER_SLOTS:
 //
-//   workers        make the slot's rows: crop an image, read and decode a picture, cut a window
-//   the last one   makes the stream wait for `done`, loads the rows, records `ready`: slot is full
+//   worker         waits until the slot is free, makes the stream wait for `done`, loads the rows,
+//                  records `ready`: the slot is full
 //   loader_next    waits for the full slot, makes the compute stream wait for `ready`, returns it
 //   loader_next    (the next call) records `done` after the work on the batch: the slot is free
 //
@@ -24,26 +24,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    ROWS_AT_ONCE = 8,       // the most rows that a worker takes
-};
-
 typedef struct Slot {
     void *inputs;           // device, as in Batch
     int32_t *labels;        // (rows, per_row), device
-    uint8_t *bytes;         // rows of row_bytes(), host: what workers make
-    int32_t *row_labels;    // (rows, per_row), host
-    uint8_t *sent;          // images: `bytes` on the device; the same if memory is shared
     Event *ready;           // after the work that fills the slot
     Event *done;            // after the work that reads it
-    int left;               // rows that are not made yet
-    double begun;           // s: when its first rows were begun; 0: none are made yet
     bool full;
 } Slot;
 
 typedef struct Worker {
     Loader *loader;
     pthread_t thread;
+    uint8_t *bytes;         // rows of row_bytes(), host
+    int32_t *labels;        // (rows, per_row), host
+    uint8_t *sent;          // images: `bytes` on the device; the same if memory is shared
+    Event *loaded;          // after the work that reads `bytes`
     PictureRoom room;
     uint8_t *picture;       // one, before it is placed on the canvas
 } Worker;
@@ -54,20 +49,20 @@ struct Loader {
     LoaderConfig config;
     const Dataset *dataset;
     bool shared;            // device memory is host memory
-    Worker *workers;        // one for each thread of -j, and one for the caller, used with -j 0
+    Worker *workers;        // one for each thread of -j; with -j 0, one for the caller
     Slot slots[LOADER_SLOTS];
     Batch batch;            // the last result of loader_next
     bool holding;           // the caller still uses it
     double wait_ms;
 
     pthread_mutex_t lock;   // for all below; the epoch's fields change only while workers are idle
-    pthread_cond_t work;    // wakes workers: there may be rows, or the loader ends
-    pthread_cond_t news;    // wakes the caller: a worker has made its rows
+    pthread_cond_t work;    // wakes workers: a batch to make, a free slot, or the end
+    pthread_cond_t news;    // wakes the caller: a worker has finished a batch
     int32_t *ids;
     int count;
     int64_t epoch;
-    int first, batches;     // the epoch begins with batch `first`
-    int next_batch, next_row; // a worker takes these next
+    int batches;
+    int next_batch;         // a worker takes it next
     int next_give;          // the batch that loader_next returns next
     int let_go;             // batches before this one are free
     int busy;
@@ -170,27 +165,27 @@ static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *lab
                 augment->flip && jitter.flip, canvas);
 }
 
-static void rows_make(Worker *worker, int batch, int first, int rows)
+static void rows_make(Worker *worker, int batch)
 {
     Loader *loader = worker->loader;
-    const Slot *slot = slot_of(loader, batch);
     const int32_t *ids = loader->ids + (size_t)batch * loader->config.shape.n;
     const int labels = loader->dataset->per_row;
     trace_begin("make rows");
-    for (int i = first; i < first + rows; i++) {
-        uint8_t *row = slot->bytes + i * row_bytes(loader);
+    for (int i = 0; i < batch_count(loader, batch); i++) {
+        uint8_t *row = worker->bytes + i * row_bytes(loader);
         if (dataset_is_text(loader->dataset))
-            window_make(loader, ids[i], (uint32_t *)row, &slot->row_labels[i * labels]);
+            window_make(loader, ids[i], (uint32_t *)row, &worker->labels[i * labels]);
         else
-            image_make(worker, ids[i], row, &slot->row_labels[i]);
+            image_make(worker, ids[i], row, &worker->labels[i]);
         progress_beat();
     }
     trace_end();
 }
 
-// Copies a batch, whose rows are all made, to the device, and normalises images there.
-static void slot_load(Loader *loader, int batch)
+// Copies the worker's rows into the batch's slot on the device, and normalises images there.
+static void slot_load(Worker *worker, int batch)
 {
+    Loader *loader = worker->loader;
     const Augment *augment = &loader->config.augment;
     const Slot *slot = slot_of(loader, batch);
     const int count = batch_count(loader, batch), labels = loader->dataset->per_row;
@@ -201,65 +196,43 @@ static void slot_load(Loader *loader, int batch)
     trace_begin("load");
     stream_wait(loader->stream, slot->done);
     for (int i = count * labels; i < shape.n * labels; i++)
-        slot->row_labels[i] = -1;
-    copy_to_device(loader->stream, slot->labels, slot->row_labels,
+        worker->labels[i] = -1;
+    copy_to_device(loader->stream, slot->labels, worker->labels,
                    shape.n * labels * sizeof *slot->labels);
     if (dataset_is_text(loader->dataset)) {
-        memset(slot->bytes + count * row, 0, (shape.n - count) * row);
-        copy_to_device(loader->stream, slot->inputs, slot->bytes, shape.n * row);
+        memset(worker->bytes + count * row, 0, (shape.n - count) * row);
+        copy_to_device(loader->stream, slot->inputs, worker->bytes, shape.n * row);
     } else {
         if (!loader->shared)
-            copy_to_device(loader->stream, slot->sent, slot->bytes, count * row);
-        images_load(loader->stream, slot->sent, count, loader->dataset->channels, augment->mean,
+            copy_to_device(loader->stream, worker->sent, worker->bytes, count * row);
+        images_load(loader->stream, worker->sent, count, loader->dataset->channels, augment->mean,
                     augment->std, slot->inputs, shape);
     }
     event_record(slot->ready, loader->stream);
+    event_record(worker->loaded, loader->stream);
     trace_end();
 }
 
 // --- workers -------------------------------------------------------------------------------------
 
-// Takes the next rows. The caller holds the lock.
-static bool rows_take(Loader *loader, int *batch, int *first, int *rows)
-{
-    if (loader->resting || loader->next_batch >= loader->batches ||
-        loader->next_batch >= loader->let_go + LOADER_SLOTS)
-        return false;
-    *batch = loader->next_batch;
-    *first = loader->next_row;
-    int count = batch_count(loader, *batch), left = count - *first;
-    *rows = left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
-    if (*first == 0) {
-        slot_of(loader, *batch)->left = count;
-        slot_of(loader, *batch)->begun = 0;
-    }
-    loader->next_row += *rows;
-    if (loader->next_row == count) {
-        loader->next_batch++;
-        loader->next_row = 0;
-    }
-    return true;
-}
-
-// Makes the next rows, if there are any. The caller holds the lock; it is released meanwhile.
+// Makes the next batch, if there is one. The caller holds the lock; it is released meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;
-    int batch, first, rows;
-    if (!rows_take(loader, &batch, &first, &rows))
+    if (loader->resting || loader->next_batch >= loader->batches)
         return false;
+    const int batch = loader->next_batch++;
     Slot *slot = slot_of(loader, batch);
     loader->busy++;
     pthread_mutex_unlock(&loader->lock);
-    event_sync(slot->ready);    // the slot's last batch no longer needs `bytes`
-    double begun = clock_now();
-    rows_make(worker, batch, first, rows);
+    event_sync(worker->loaded);
+    rows_make(worker, batch);
     pthread_mutex_lock(&loader->lock);
-    slot->begun = slot->begun && slot->begun < begun ? slot->begun : begun;
-    slot->left -= rows;
-    if (slot->left == 0) {
+    while (!loader->resting && batch >= loader->let_go + LOADER_SLOTS)
+        pthread_cond_wait(&loader->work, &loader->lock);
+    if (!loader->resting) {
         pthread_mutex_unlock(&loader->lock);
-        slot_load(loader, batch);
+        slot_load(worker, batch);
         pthread_mutex_lock(&loader->lock);
         slot->full = true;
     }
@@ -290,6 +263,7 @@ static void workers_rest(Loader *loader)
 {
     pthread_mutex_lock(&loader->lock);
     loader->resting = true;
+    pthread_cond_broadcast(&loader->work);
     while (loader->busy > 0)
         pthread_cond_wait(&loader->news, &loader->lock);
     stream_sync(loader->stream);
@@ -307,13 +281,9 @@ static void workers_resume(Loader *loader)
 static void slot_new(Loader *loader, Slot *slot)
 {
     const Shape shape = loader->config.shape;
-    const size_t labels = sizeof *slot->labels * shape.n * loader->dataset->per_row;
-    const size_t bytes = shape.n * row_bytes(loader);
     slot->inputs = device_alloc(loader->device, shape_bytes(shape));
-    slot->labels = device_alloc(loader->device, labels);
-    slot->bytes = host_alloc(bytes);
-    slot->row_labels = host_alloc(labels);
-    slot->sent = loader->shared ? slot->bytes : device_alloc(loader->device, bytes);
+    slot->labels = device_alloc(loader->device,
+                                sizeof *slot->labels * shape.n * loader->dataset->per_row);
     slot->ready = event_new(loader->device);
     slot->done = event_new(loader->device);
 }
@@ -322,12 +292,35 @@ static void slot_free(Loader *loader, Slot *slot)
 {
     event_free(slot->done);
     event_free(slot->ready);
-    if (!loader->shared)
-        device_free(loader->device, slot->sent);
-    host_free(slot->row_labels);
-    host_free(slot->bytes);
     device_free(loader->device, slot->labels);
     device_free(loader->device, slot->inputs);
+}
+
+static void worker_new(Loader *loader, Worker *worker)
+{
+    const size_t rows = loader->config.shape.n, bytes = rows * row_bytes(loader);
+    worker->loader = loader;
+    worker->bytes = host_alloc(bytes);
+    worker->labels = host_alloc(rows * loader->dataset->per_row * sizeof *worker->labels);
+    worker->sent = loader->shared ? worker->bytes : device_alloc(loader->device, bytes);
+    worker->loaded = event_new(loader->device);
+    worker->picture = xmalloc(image_bytes(loader->dataset));
+}
+
+static void worker_free(Loader *loader, Worker *worker)
+{
+    picture_room_free(&worker->room);
+    free(worker->picture);
+    event_free(worker->loaded);
+    if (!loader->shared)
+        device_free(loader->device, worker->sent);
+    host_free(worker->labels);
+    host_free(worker->bytes);
+}
+
+static int worker_count(const Loader *loader)
+{
+    return loader->config.workers > 0 ? loader->config.workers : 1;
 }
 
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config)
@@ -343,10 +336,9 @@ Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *c
     pthread_cond_init(&loader->news, NULL);
     for (int i = 0; i < LOADER_SLOTS; i++)
         slot_new(loader, &loader->slots[i]);
-
-    loader->workers = xcalloc(config->workers + 1, sizeof *loader->workers);
-    for (int i = 0; i <= config->workers; i++)
-        loader->workers[i] = (Worker){ .loader = loader, .picture = xmalloc(image_bytes(dataset)) };
+    loader->workers = xcalloc(worker_count(loader), sizeof *loader->workers);
+    for (int i = 0; i < worker_count(loader); i++)
+        worker_new(loader, &loader->workers[i]);
     for (int i = 0; i < config->workers; i++)
         loader->workers[i].thread = thread_start(worker_run, &loader->workers[i], "worker (-j)");
     return loader;
@@ -363,10 +355,8 @@ void loader_free(Loader *loader)
         pthread_join(loader->workers[i].thread, NULL);
     stream_sync(device_stream(loader->device)); // it may still read a slot
 
-    for (int i = 0; i <= loader->config.workers; i++) {
-        picture_room_free(&loader->workers[i].room);
-        free(loader->workers[i].picture);
-    }
+    for (int i = 0; i < worker_count(loader); i++)
+        worker_free(loader, &loader->workers[i]);
     for (int i = 0; i < LOADER_SLOTS; i++)
         slot_free(loader, &loader->slots[i]);
     stream_free(loader->stream);
@@ -410,16 +400,14 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
         ids_set(loader, ids, count);
     loader->epoch = epoch;
     loader->batches = count / loader->config.shape.n + (count % loader->config.shape.n > 0);
-    loader->first = loader->next_batch = loader->next_give = loader->let_go = first;
-    loader->next_row = 0;
+    loader->next_batch = loader->next_give = loader->let_go = first;
     for (int i = 0; i < LOADER_SLOTS; i++)
         loader->slots[i].full = false;
     workers_resume(loader);
 }
 
 // Waits until the slot of the next batch is full; without workers, the caller fills it here. The
-// caller holds the lock. Returns 0 if the device is still busy, else the seconds since this wait or
-// the slot's first rows began, whichever was later.
+// caller holds the lock. Returns how many seconds it waited, but 0 if the device is still busy.
 static double slot_await(Loader *loader, const Slot *slot)
 {
     double begin = clock_now();
@@ -432,7 +420,6 @@ static double slot_await(Loader *loader, const Slot *slot)
     }
     trace_end();
     progress_beat();
-    begin = slot->begun > begin ? slot->begun : begin;
     return stream_idle(device_stream(loader->device)) ? clock_now() - begin : 0;
 }
 

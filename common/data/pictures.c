@@ -1,7 +1,6 @@
 // pictures.c - lists, decodes and resizes pictures.
 #include "data/pictures.h"
 #include "progress.h"
-#include "data/formats.h"
 #include "rng.h"
 
 #include <dirent.h>
@@ -500,7 +499,7 @@ bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t ep
     Job job = { room, augment, epoch, id, set->width };
     char path[2 * PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", p->dir, p->names + p->at[id]);
-    if (!data_file_load(path, &room->file, err))
+    if (!data_file_load(path, 256 << 20, &room->file, err))
         return false;
     if (!decode(&job))
         return error_set(err, "replace or remove the file", "%s: %s", path, job.problem);

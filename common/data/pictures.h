@@ -6,7 +6,7 @@
 // Within a class, files are sorted by name, byte by byte. Only names that end in .jpg, .jpeg or
 // .png count, in upper or lower case; hidden ones do not. Symbolic links are followed.
 #pragma once
-#include "data/files.h"
+#include "data/formats.h"
 
 struct Pictures {
     char *dir;

@@ -14,8 +14,10 @@
 #include "rng.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 // Keeps the words of letters a to z, in a random order that is always the same: the first part of a
 // sorted list would not look like its last part. Returns the number of bytes.
@@ -82,46 +84,39 @@ static void windows_make(Dataset *set, const uint8_t *tokens, int64_t count, int
     memcpy(set->inputs, tokens, count);
 }
 
-static bool bytes_read(const char *path, uint8_t **bytes, int64_t *size, uint32_t *crc, Error *err)
+static bool tokens_read(Data *data, const char *path, int block, bool words, Error *err)
 {
-    DataFile file;
-    if (!data_file_open(&file, path, "--data text:FILE needs a regular file that can be read", err))
-        return false;
-    *size = file.size;
-    *bytes = file.size <= INT32_MAX ? malloc(file.size + 1) : NULL;
-    bool good = *bytes ? gzdirect(file.gz) || error_set(err, "gunzip it first",
-                                                        "%s: a text must not be compressed", path)
-                       : error_set(err, "a text must fit in memory and be shorter than 2 GiB",
-                                   "%s is too large: %lld MiB", path, (long long)file.size >> 20);
-    good = good && data_file_read(&file, *bytes, file.size, err) && data_file_end(&file, err);
-    *crc = file.crc;
-    data_file_close(&file);
-    return good;
-}
-
-bool text_read(Data *data, const char *path, int block, bool words, Error *err)
-{
-    uint8_t *bytes = NULL;
-    int64_t size;
-    uint32_t crc;
-    bool good = bytes_read(path, &bytes, &size, &crc, err);
-    if (good && words)
-        size = words_shuffle(bytes, size);
-    int64_t part = good ? size * 9 / 10 : 0;
+    static const char hint[] = "choose a longer text or a smaller --block";
+    FileBytes file = { 0 };
+    bool good = data_file_load(path, INT_MAX - 1, &file, err);
+    if (good && file.size > 2 && memcmp(file.bytes, "\x1f\x8b", 2) == 0)
+        good = error_set(err, "gunzip it first", "%s: a text must not be compressed", path);
+    const uint32_t crc = good ? crc32_z(0, file.bytes, file.size) : 0;
+    const int64_t size = good && words ? words_shuffle(file.bytes, file.size) : (int64_t)file.size;
+    const int64_t part = size * 9 / 10;
     if (good && (part < 2 * block || size - part <= block))
-        good = error_set(err, "choose a longer text or a smaller --block", "%s: its %lld bytes are "
-                         "too few to train and test with windows of %d bytes", path,
-                         (long long)size, block);
+        good = error_set(err, hint, "%s: its %lld bytes are too few to train and test with windows "
+                         "of %d bytes", path, (long long)size, block);
     if (good) {
-        int classes = tokens_make(data, bytes, size);
-        windows_make(&data->train, bytes, part, block, block - 1, classes);
-        windows_make(&data->test, bytes + part, size - part, block, 0, classes);
+        int classes = tokens_make(data, file.bytes, size);
+        windows_make(&data->train, file.bytes, part, block, block - 1, classes);
+        windows_make(&data->test, file.bytes + part, size - part, block, 0, classes);
         snprintf(data->samples, sizeof data->samples, "windows of %d bytes", block);
         data->unit = "bytes";
         data->class_names = data->characters;
         data_checksum(data, &crc, sizeof crc);
         data_checksum(data, &block, sizeof block);
     }
-    free(bytes);
+    free(file.bytes);
     return good;
+}
+
+bool text_read(Data *data, const char *path, const DataConfig *config, Error *err)
+{
+    return tokens_read(data, path, config->block, false, err);
+}
+
+bool words_read(Data *data, const char *path, const DataConfig *config, Error *err)
+{
+    return tokens_read(data, path, config->block, true, err);
 }

@@ -9,7 +9,7 @@ static void idx_try(const char *images, const char *labels)
     uint32_t crc[2];
     Error err = { .text = "" };
     Data data = { .train.classes = 10 };
-    bool good = idx_pair_read(&data.train, images, labels, "", crc, &err);
+    bool good = idx_pair_read(&data.train, images, labels, crc, &err);
     require(good || err.text[0]);
     for (int i = 0; good && i < data.train.count; i++)
         require(data.train.labels[i] >= 0 && data.train.labels[i] < 10);
@@ -33,7 +33,7 @@ static void cifar_try(const char *path, int label_bytes, int classes)
     Dataset part = { .count = 3, .classes = classes, .inputs = images, .labels = labels };
     uint32_t crc;
     Error err = { .text = "" };
-    bool good = cifar_file_read(&part, path, label_bytes, "", &crc, &err);
+    bool good = cifar_file_read(&part, path, label_bytes, &crc, &err);
     require(good || err.text[0]);
     for (int i = 0; good && i < 3; i++)
         require(labels[i] >= 0 && labels[i] < classes);

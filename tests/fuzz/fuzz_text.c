@@ -29,7 +29,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     Data data = { 0 };
     Error err = { .text = "" };
     most_memory = 16 * size + (1 << 20);
-    bool good = text_read(&data, path, block, words, &err);
+    const DataConfig config = { .block = block };
+    bool good = (words ? words_read : text_read)(&data, path, &config, &err);
     most_memory = SIZE_MAX;
     require(good || err.text[0]);
     if (good) {

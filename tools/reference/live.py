@@ -59,7 +59,8 @@ class Place:
         elif not os.path.isdir(ref.FASHION):
             print("skipped: no real images: set DDP_CIFAR10, or install dataset-fashion-mnist")
             sys.exit(77)
-        print(f"images: {self.name} in {self.folder}", flush=True)
+        self.set = f"{self.name}:{self.folder}"
+        print(f"images: {self.set}", flush=True)
 
     def unpack(self, path):
         """The folder with CIFAR-10's .bin files: path, a folder in it, or an unpacked archive."""
@@ -190,7 +191,7 @@ def compare_adamw(place, lr=1e-3, rows=32, count=20):
     torch.manual_seed(1)
     model = ref.make_model("lenet", channels=images.shape[1])
     save_file(model.state_dict(), start)
-    done = place.run(place.train, "--arch", "lenet", "--data", place.folder, "--init", start, "--no-augment", "--seed", 1,
+    done = place.run(place.train, "--arch", "lenet", "--data", place.set, "--init", start, "--no-augment", "--seed", 1,
                      "-b", rows, "--max-steps", count, "-p", 1, "--metrics", metrics, "--save", after,
                      "--optim", "adamw", "--betas", ",".join(map(str, ref.ADAMW_BETAS)),
                      "--wd", ref.ADAMW_WEIGHT_DECAY, "--lr", lr)
@@ -320,7 +321,7 @@ def compare_folder(place, seed=4):
     options = "--image-size", SIDE, "--seed", seed, "--data"
     compare_pixels(place, odd, (*options, odd), seed, "odd pictures")
     options += (tree,)
-    place.run(f"{place.build}/as_folder", "--data", place.folder, "--train-samples", 400,
+    place.run(f"{place.build}/as_folder", "--data", place.set, "--train-samples", 400,
               "--test-samples", 50, "--as-folder", tree, "--scale", 96, "--format", "jpeg")
     batches = compare_pixels(place, tree, options, seed, "pictures")
 
@@ -367,7 +368,7 @@ def compare_network(place, net, what, data, ranks=2):
     folder = os.path.join(place.build, "07_dist_eval")
     metrics, seen = place.file("eval.jsonl"), place.file("seen.csv")
     check(place.run(f"{folder}/launch", "-n", ranks, "--", f"{folder}/train", "--arch", "resnet18", "--data",
-                    place.folder, "-b", 128, "-e", "--init", net, "--amp", "off", "--per-class",
+                    place.set, "-b", 128, "-e", "--init", net, "--amp", "off", "--per-class",
                     "--metrics", metrics, "--predictions", seen), f"{what}: evaluated by {ranks} ranks")
     images, labels = data
     model = ref.make_model("resnet18", channels=images.shape[1]).eval()
@@ -383,7 +384,7 @@ def compare_network(place, net, what, data, ranks=2):
 
 def compare_evaluation(place):
     tests, net = place.load(train=False), place.file("net.safetensors")
-    check(place.run(place.train, "--arch", "resnet18", "--data", place.folder, "-b", 128, "--max-steps", 100,
+    check(place.run(place.train, "--arch", "resnet18", "--data", place.set, "-b", 128, "--max-steps", 100,
                     "--lr", 0.05, "--save", net), "train and save")
     compare_network(place, net, "our checkpoint", tests)
     data = place.load(train=True)

@@ -204,6 +204,7 @@ void virtual_end(Virtual *v)
 {
     if (!v->given)
         return;
+    v->model->buffers = v->buffers;     // model_free frees these
     if (v->sums != v->all_sums) {
         host_free(v->sums);
         host_free(v->grads);
