@@ -8,12 +8,11 @@
 // options, and the socket at which the ranks will meet; but not the parent's threads, and CUDA does
 // not work in it if the parent has used CUDA. So each rank, not the parent, opens a device.
 #include "spawn.h"
-#include "alive.h"
 #include "check.h"
 #include "launcher.h"
 #include "machine.h"
+#include "store.h"
 #include "supervise.h"
-#include "tcp_store.h"
 #include "trace.h"
 
 #include <errno.h>
@@ -32,27 +31,26 @@ static volatile sig_atomic_t over;          // GRACE has passed: the remaining r
 
 void spawn_options(Args *args, SpawnConfig *config)
 {
-    *config = (SpawnConfig){ .timeout = 30 };
+    *config = (SpawnConfig){ .timeout = 300 };
     args_add(args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "number of ranks (0: one per GPU; CPU: 2)",
           .min = 0, .max = RANKS_MAX },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
-          "seconds without a heartbeat until the run ends (0: never)", .min = 0, .max = 1e6 }));
+          "end the run if no rank makes progress for so long (0: never)", .min = 0, .max = 1e6 }));
 }
 
 // --- in a child ----------------------------------------------------------------------------------
 
-static void become_rank(int rank, TcpStoreConfig *store, pid_t parent, double timeout, World *world)
+static void become_rank(int rank, StoreConfig *store, pid_t parent, World *world)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);       // a rank does not outlive its parent
     if (getppid() != parent)                // it died before the line above
         _exit(EXIT_REPORTED);
     check_set_rank(rank, store->size);      // messages name the rank
-    alive_limits(timeout, ALIVE_PATIENCE);
     if (rank > 0)
         close(store->socket);               // rank 0 listens at it
     store->rank = rank;
-    tcp_store_join(store, world);           // returns when all ranks are there
+    store_join(store, world);               // returns when all ranks are there
     world->rank = world->local_rank = rank;
     world->size = world->local_size = world->sharers = store->size;
     trace_among(rank, world->run);
@@ -127,16 +125,17 @@ void spawn(const SpawnConfig *config, World *world)
     signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
     launcher_check(1);                      // mpirun would start several parents
     int gpus = machine_gpus(), size = config->ranks > 0 ? config->ranks : gpus > 0 ? gpus : 2;
-    TcpStoreConfig store = { .size = size, .place = { "127.0.0.1", 0 }, .supervised = true };
+    StoreConfig store = { .size = size, .place = { "127.0.0.1", 0 }, .supervised = true,
+                          .timeout = config->timeout };
     pid_t parent = getpid();
-    tcp_store_new_token(store.token);       // no other program's processes can join
+    store_new_token(store.token);           // no other program's processes can join
     store.socket = tcp_bind(&store.place);  // the system chooses a port
     fflush(NULL);                           // else every child would print it, too
     for (int rank = 0; rank < size; rank++) {
         pid_t pid = fork();
         CHECK(pid >= 0, "start fewer ranks (-n)", "cannot fork rank %d: %s", rank, strerror(errno));
         if (pid == 0) {
-            become_rank(rank, &store, parent, config->timeout, world);
+            become_rank(rank, &store, parent, world);
             return;
         }
         pids[rank] = pid;

@@ -12,6 +12,6 @@ void spawn_options(Args *args, SpawnConfig *config);
 
 // Like fork, spawn returns once in each rank, with that rank's World. The caller's own process
 // never returns: it waits for the ranks, and exits when all have ended. Call spawn before anything
-// that starts threads or touches a GPU. A rank that exits before it calls alive_done() (alive.h)
+// that starts threads or touches a GPU. A rank that exits before it calls store_leave (world.h)
 // counts as dead, even with status 0.
 void spawn(const SpawnConfig *config, World *world);

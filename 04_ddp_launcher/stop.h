@@ -9,6 +9,7 @@ typedef struct Stop Stop;
 Stop *stop_new(Model *model, Comm *comm);
 // Call it after each step.
 void stop_agree(Stop *stop);
-// All ranks call it after an epoch. They wait for rank 0; if rank 0 got a signal, all stop.
+// All ranks call it after an epoch. They wait for rank 0, which has evaluated and saved; if rank 0
+// got a signal, all stop.
 void stop_agree_now(Stop *stop);
 void stop_free(Stop *stop);     // after this, a signal stops this rank alone

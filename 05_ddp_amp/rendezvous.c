@@ -2,18 +2,17 @@
 //
 //   which rank? options, or RANK and so on; else from Open MPI; else it is alone
 //   where?      rank 0's address: from MASTER_ADDR and MASTER_PORT (meet_at), or MPI broadcasts it
-//   meet        each rank connects to rank 0, which keeps the store from then on (tcp_store.h)
+//   meet        each rank connects to rank 0, which keeps the store from then on (store.h)
 //   agree       the same program? the same options? which ranks share a machine?
 #include "rendezvous.h"
 #include "agree.h"
-#include "alive.h"
 #include "check.h"
 #include "device.h"
 #include "interrupt.h"
 #include "launcher.h"
 #include "machine.h"
-#include "supervise.h"
-#include "tcp_store.h"
+#include "progress.h"
+#include "store.h"
 #include "trace.h"
 
 #include <ctype.h>
@@ -26,8 +25,7 @@ enum { MOST = 65535 };           // the largest rank or port
 
 void rendezvous_options(Args *args, RendezvousConfig *c)
 {
-    *c = (RendezvousConfig){ .rank = -1, .size = -1, .local_rank = -1, .port = -1, .timeout = 30,
-                             .patience = ALIVE_PATIENCE };
+    *c = (RendezvousConfig){ .rank = -1, .size = -1, .local_rank = -1, .port = -1, .timeout = 300 };
     args_add(args, ARGS_ROWS(
         { "rank", 0, ARG_INT, &c->rank, "N", "this process's rank (-1: auto)", -1, MOST, true },
         { "world-size", 0, ARG_INT, &c->size, "N", "number of ranks (-1: auto)", -1, MOST, true },
@@ -36,9 +34,7 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
         { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
         { "iface", 0, ARG_STRING, &c->interface, "NAME", "interface, such as eth0", .local = true },
         { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS",
-          "seconds without a heartbeat until the run ends (0: never)", .min = 0, .max = 1e6 },
-        { "patience", 0, ARG_DOUBLE, &c->patience, "SECONDS", "seconds that a rank may wait for "
-          "others to join, for files or libraries (0: no limit)", .min = 0, .max = 1e6 }));
+          "end the run if no rank makes progress for so long (0: never)", .min = 0, .max = 1e6 }));
 }
 
 static void name_rank(const World *world)       // for the messages of this process
@@ -71,7 +67,7 @@ static int either(int option, const char *variable)
 
 // launch passes rank 0 a socket that is bound already, so that no other program can take the port.
 // False: there is none for this port.
-static bool inherit_socket(TcpStoreConfig *store)
+static bool inherit_socket(StoreConfig *store)
 {
     store->socket = number("DDP_LISTEN");
     unsetenv("DDP_LISTEN");
@@ -81,7 +77,7 @@ static bool inherit_socket(TcpStoreConfig *store)
 
 // Every rank knows rank 0's address and port. On one host, without --iface, the loopback is enough.
 // If torchrun's own store listens at that port, rank 0 takes the next one.
-static void meet_at(const char *host, int port, const World *world, TcpStoreConfig *store)
+static void meet_at(const char *host, int port, const World *world, StoreConfig *store)
 {
     const char *id = getenv("TORCHELASTIC_RUN_ID"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     bool one_host = world->local_size == world->size && !store->from[0];
@@ -93,7 +89,7 @@ static void meet_at(const char *host, int port, const World *world, TcpStoreConf
 }
 
 // The variables that torchrun and launch set. An option takes precedence over its variable.
-static void from_environment(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
+static void from_environment(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
     const char *host = c->address ? c->address : getenv("MASTER_ADDR");
     int port = either(c->port, "MASTER_PORT");
@@ -132,11 +128,11 @@ static void start_mpi(void)
 
 // MPI gives ranks and local ranks, but no addresses. So rank 0 listens, and MPI broadcasts rank 0's
 // address and a token. MPI is not used after that. If a process fails, mpirun ends the others.
-static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
+static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
     MPI_Comm here;
     int local_rank;
-    ALIVE_OUTSIDE("waiting for", "MPI_Init (--iface NAME chooses its network)");
+    PROGRESS_DOING("waiting for", "MPI_Init (--iface NAME chooses its network)");
     start_mpi();
     MPI_Comm_rank(MPI_COMM_WORLD, &world->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world->size);
@@ -146,7 +142,7 @@ static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *st
     world->local_rank = c->local_rank >= 0 ? c->local_rank : local_rank;
     name_rank(world);
     if (world->rank == 0 && world->size > 1)
-        tcp_store_offer(store, c->address, c->port, world->local_size == world->size);
+        store_offer(store, c->address, c->port, world->local_size == world->size);
     MPI_Bcast(&store->place, sizeof store->place, MPI_BYTE, 0, MPI_COMM_WORLD);
     MPI_Bcast(store->token, sizeof store->token, MPI_BYTE, 0, MPI_COMM_WORLD);
     MPI_Comm_free(&here);
@@ -160,7 +156,7 @@ static bool is_set(const char *variable) { return getenv(variable) && getenv(var
 
 // One source gives rank and size: a size from another might not match. Options and variables count
 // as one source. --local-rank and --master-* go with any source. Returns the source's name.
-static const char *find_rank(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
+static const char *find_rank(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
     if (c->rank >= 0 || c->size >= 0 || is_set("RANK") || is_set("WORLD_SIZE")) {
         from_environment(c, world, store);
@@ -193,31 +189,20 @@ static void use_interface(const char *interface, TcpAddress address)
     tcp_set_library_interface(interface);
 }
 
-// The instructions of a processor decide the layout of weights and the order of additions. So all
-// ranks use only instructions that every rank's processor has.
-static void limit_device(const World *world)
-{
-    int range[2];
-    agree_range(world, "instructions", device_level(), range);
-    if (range[0] == range[1])
-        return;
-    const char *name = device_limit(range[0]);
-    if (world->rank == 0)
-        WARN("", "the processors differ: all ranks use %s, which each of them has", name);
-}
-
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
 {
     const char *token = getenv("DDP_TOKEN");
-    TcpStoreConfig store = { .supervised = supervise_inherit() };
+    StoreConfig store = { .supervised = launcher_follow() };
     snprintf(store.token, sizeof store.token, "%s", token ? token : "");
-    alive_limits(config->timeout, config->patience);
+    store.timeout = config->timeout;
+    if (store.supervised)
+        interrupt_silence();            // launch prints the line about Ctrl-C
     if (config->interface)
         use_interface(config->interface, store.from);
     const char *source = find_rank(config, world, &store);
     store.rank = world->rank;
     store.size = world->size;
-    tcp_store_join(&store, world);
+    store_join(&store, world);
     trace_among(world->rank, world->size > 1 ? world->run : NULL);
     int cores = agree_neighbours(world), all = machine_parent_cores();
     if (strcmp(source, "Open MPI") == 0 && world->rank == 0 && cores < all)
@@ -228,7 +213,5 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     agree_same(world, "program", machine_program());
     agree_same(world, "options", options);
     free(options);
-    limit_device(world);
+    agree_same(world, "instructions", device_instructions());
 }
-
-void rendezvous_end(World *world) { tcp_store_end(world); }

@@ -8,15 +8,13 @@ typedef struct RendezvousConfig {
     const char *address;                // where rank 0 listens
     int port;
     const char *interface;              // the network that the ranks use, or NULL
-    double timeout, patience;           // s, see alive_limits; 0: no limit
+    double timeout;                     // s, see store.h; 0: never
 } RendezvousConfig;
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);
 
 // Finds this process's rank and the world size: on the command line, in the variables that torchrun
 // and launch set, or from Open MPI; without any of these, the process is alone.
-// Then connects the ranks. Fails unless all are the same program with the same options, except
-// local ones (args.h).
+// Then connects the ranks (store.h); store_leave ends that. Fails unless all are the same program
+// with the same options, except local ones (args.h).
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);
-// Call it when this rank no longer needs the others.
-void rendezvous_end(World *world);

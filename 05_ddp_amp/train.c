@@ -2,7 +2,6 @@
 //
 // Read it from the bottom up: main parses the options; run() sets everything up; train() goes
 // through the epochs; train_epoch() goes through the batches; train_step() handles one batch.
-#include "alive.h"
 #include "args.h"
 #include "check.h"
 #include "checkpoint.h"
@@ -532,10 +531,9 @@ static int run(Job *job)
     comm_free(job->norms);
     comm_free(job->comm);       // waits for all ranks
     ddp_free(job->ddp);
-    alive_done();               // from now on the end of this process is no death
+    store_leave(&job->world);   // from now on the end of this process is no death
     stop_free(job->stop);
     close_job(job);
-    rendezvous_end(&job->world);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;
 }
 

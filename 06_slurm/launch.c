@@ -14,8 +14,8 @@
 #include "check.h"
 #include "interrupt.h"
 #include "machine.h"
+#include "store.h"
 #include "supervise.h"
-#include "tcp_store.h"
 #include "threads.h"
 
 #include <errno.h>
@@ -54,7 +54,8 @@ static void add_options(Args *args, Launch *l)
           "GPU of this machine" },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
-        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: machine of rank 0" },
+        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: machine of rank 0, "
+          "unless the program itself knows where to meet" },
         { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; default "
           "with several machines: 29500)", .min = 0, .max = 65535 },
         { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to restart all ranks after one "
@@ -86,8 +87,6 @@ static void parse(Launch *l, int argc, char **argv)
     l->ranks = count_ranks(&args, l->each);
     if (l->node >= l->nodes)
         args_reject(&args, "node-rank", "%d is too large: --nnodes is %d", l->node, l->nodes);
-    if (l->nodes > 1 && !l->master)
-        args_reject(&args, "master-addr", "is needed with --nnodes: all hosts must know it");
     if (l->nodes > 1 && !args_given(&args, "master-port"))
         l->port = 29500;
     if (l->nodes > 1 && l->port == 0)
@@ -114,7 +113,7 @@ static void set_token(const Launch *l)
     char token[STORE_TOKEN];
     if (l->nodes > 1 || (getenv("DDP_TOKEN") && getenv("DDP_TOKEN")[0]))
         return;
-    tcp_store_new_token(token);
+    store_new_token(token);
     setenv("DDP_TOKEN", token, 1);
 }
 
@@ -122,6 +121,8 @@ static void set_token(const Launch *l)
 static void bind_place(Launch *l)
 {
     const char *name = l->nodes > 1 ? l->master : "127.0.0.1";
+    if (!name)
+        return;
     l->place = tcp_resolve(name, l->port);
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(name, l->place.address) != 0)
         WARN("on rank 0's machine, ip -brief address shows its addresses", "--master-addr %.200s "
@@ -139,8 +140,10 @@ static void set_environment(const Launch *l, int start)
         set_number("GOMP_SPINCOUNT", 2000);     // a short spin: other threads need the core
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");   // set if torchrun has started this launcher
     unsetenv("TORCHELASTIC_RUN_ID");
-    setenv("MASTER_ADDR", l->place.address, 1);
-    set_number("MASTER_PORT", l->place.port);
+    if (l->place.port > 0) {
+        setenv("MASTER_ADDR", l->place.address, 1);
+        set_number("MASTER_PORT", l->place.port);
+    }
     set_number("WORLD_SIZE", l->nodes * l->ranks);
     set_number("LOCAL_WORLD_SIZE", l->ranks);
     set_number("GROUP_RANK", l->node);
@@ -186,7 +189,7 @@ static _Noreturn void run_program(const Launch *l, int local, int start, pid_t p
     set_number("RANK", rank);
     set_number("LOCAL_RANK", local);
     unsetenv("DDP_LISTEN");
-    if (rank == 0) {
+    if (rank == 0 && l->bound > 0) {
         set_number("DDP_LISTEN", l->bound);
         fcntl(l->bound, F_SETFD, 0);
     }

@@ -1,5 +1,4 @@
 #include "rendezvous_file.h"
-#include "alive.h"
 #include "check.h"
 #include "interrupt.h"
 #include "output.h"
@@ -15,7 +14,8 @@
 
 #define TITLE "ddp.c rendezvous\n"      // then the run, the token, and rank 0's place
 
-static char left_at[4096];
+static const char *path;        // of the file
+static char left_at[4096];      // its path, while rank 0's file is there
 static struct stat left;
 
 // Async-signal-safe: it also runs when a signal ends the process.
@@ -27,7 +27,7 @@ void rendezvous_file_remove(void)
     left_at[0] = '\0';
 }
 
-void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
+static void write_file(const StoreConfig *c)
 {
     Error err;
     if (!output_claim(path, OUTPUT_RENDEZVOUS, &err))
@@ -48,7 +48,7 @@ void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
 
 // An NFS client may remember for a minute that a file did not exist. When a program opens the
 // directory, the client asks the server again.
-static void refresh(const char *path)
+static void refresh(void)
 {
     char copy[4096];
     snprintf(copy, sizeof copy, "%s", path);
@@ -58,7 +58,7 @@ static void refresh(const char *path)
 }
 
 // False: this run's file cannot be read yet, for the reason in err.
-static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
+static bool read_file(StoreConfig *c, Error *err)
 {
     char run[STORE_NAME] = "";
     FILE *in = fopen(path, "re");
@@ -75,15 +75,23 @@ static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
                      "%s belongs to the run '%.80s', but this is the run '%s'", path, run, c->run);
 }
 
-void rendezvous_file_read(const char *path, TcpStoreConfig *c)
+// The file may be an earlier start's: it is read again before each attempt to join.
+static bool locate(StoreConfig *c, Error *err)
 {
-    Error err = { .text = "" };
-    double pause = 0.02;                // s; grows: thousands of ranks may look
-    ALIVE_OUTSIDE("waiting for rank 0's file:", err.text);
-    for (; !read_file(path, c, &err); pause = pause < 0.5 ? 2 * pause : pause) {
-        alive_outside_changed();
-        refresh(path);
-        interrupt_leave();
-        usleep((useconds_t)(1e6 * pause));
-    }
+    bool found = read_file(c, err);
+    if (!found)
+        refresh();
+    return found;
+}
+
+void rendezvous_file(const RendezvousConfig *config, bool one_host, StoreConfig *store)
+{
+    if (strncmp(config->meet, "file:", 5) != 0 || !config->meet[5])
+        FAIL_USAGE("", "--rendezvous %s is not of the form file:PATH", config->meet);
+    path = config->meet + strlen("file:");
+    store->locate = locate;
+    if (store->rank > 0)
+        return;
+    store_offer(store, config->address, config->port, one_host);
+    write_file(store);
 }

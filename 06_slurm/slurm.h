@@ -1,10 +1,7 @@
 // slurm.h - rank, size and meeting point from the variables that srun sets.
 #pragma once
-#include "tcp_store.h"
+#include "store.h"
 #include "rendezvous.h"
-
-// Adds --rendezvous file:PATH, which sets *meet.
-void slurm_options(Args *args, const char **meet);
 
 // Is this process a task of a step, started by srun?
 bool slurm_is_task(void);
@@ -14,9 +11,9 @@ void slurm_rank(const RendezvousConfig *config, World *world);
 
 // Sets where the ranks of a step meet; rank 0 also binds its socket there. The place is the step's
 // first host, and a port that each rank computes from the numbers of job and step. Fails if rank 0
-// is on another host. --master-addr replaces the host, --master-port the port. With --rendezvous,
-// rank 0 writes its address to a file, and the others wait for the file.
-void slurm_place(const RendezvousConfig *config, const World *world, TcpStoreConfig *store);
+// is on another host. --master-addr replaces the host, --master-port the port; --rendezvous
+// replaces both (rendezvous_file.h).
+void slurm_place(const RendezvousConfig *config, const World *world, StoreConfig *store);
 const char *slurm_first_host(void);
 
 // Call it if slurm_is_task is false. In the batch script or salloc's shell of a job with several

@@ -1,7 +1,7 @@
 // eval_result.c - counts an evaluation's verdicts; prints and writes what the options ask for.
 #include "eval_result.h"
 #include "output.h"
-#include "alive.h"
+#include "progress.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -109,7 +109,7 @@ static void print_predictions(const Result *r, FILE *out)
 static void write_predictions(const Result *r, const char *path)
 {
     Error error;
-    ALIVE_WRITING(path);
+    PROGRESS_WRITING(path);
     FILE *out = replace_open(path, &error);
     if (!out)
         FAIL_ERROR(&error);

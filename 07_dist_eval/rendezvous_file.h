@@ -4,16 +4,17 @@
 //   rank 0   binds   | writes the file | meets ... all are there | removes it
 //   others   look ...................| read it | meet
 //
-// The file names its run: ranks ignore a file of an earlier run, and the next run's rank 0 replaces
-// it. The file's mode is 0600. If SIGKILL ends rank 0 before all are there, the file remains.
+// The file names its run: ranks ignore another run's file, and the next run's rank 0 replaces it.
+// The file's mode is 0600. If SIGKILL ends rank 0 before all are there, the file remains. When all
+// have been started again, ranks may find it, and nobody at the address in it. So each attempt to
+// join reads the file again, until a new rank 0 has replaced it.
 #pragma once
-#include "tcp_store.h"
+#include "rendezvous.h"
+#include "store.h"
 
-// For rank 0, after tcp_bind. The file appears in one rename, so no rank reads half of it.
-// Ends the program if the file cannot be written, or would replace a file of a different kind.
-void rendezvous_file_write(const char *path, const TcpStoreConfig *config);
+// Call it if config->meet is given, with the store's rank and run. Rank 0 binds its socket and
+// writes the file, in one rename, so that no rank reads half of it. The others look for it in
+// store_join. Ends the program if `meet` is not file:PATH, if the file cannot be written, or if it
+// would replace a file of a different kind.
+void rendezvous_file(const RendezvousConfig *config, bool one_host, StoreConfig *store);
 void rendezvous_file_remove(void);      // unless another run has replaced it, or there is none
-
-// Waits for this run's file, and fills in place and token. Tells the watchdog why this rank
-// is still waiting (ALIVE_OUTSIDE).
-void rendezvous_file_read(const char *path, TcpStoreConfig *config);

@@ -17,13 +17,6 @@
 // Step numbers from here on stand for the batch script and, on some clusters, salloc's shell.
 static const unsigned long last_step = 0xfffffff0;
 
-void slurm_options(Args *args, const char **meet)
-{
-    args_add(args, ARGS_ROWS(
-        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "under Slurm: meet through a file on "
-          "a disk that all hosts see", .local = true }));
-}
-
 // --- which rank is this? -------------------------------------------------------------------------
 
 static const char *get(const char *name)
@@ -129,21 +122,9 @@ static void check_first(const char *host)
           "rank 0 is on %s, but the others expect it on the step's first host, %s", node, host);
 }
 
-// Rank 0 writes its address to a file, which the others read.
-static void place_by_file(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
-{
-    const char *path = c->meet + strlen("file:");
-    if (store->rank > 0) {
-        rendezvous_file_read(path, store);
-        return;
-    }
-    tcp_store_offer(store, c->address, c->port, one_host);
-    rendezvous_file_write(path, store);
-}
-
 // Rank 0 listens at --master-addr. Without it, rank 0 listens at the first host's address; but if
 // there is only one host, at --iface's address or on the loopback.
-static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
+static void place_by_name(const RendezvousConfig *c, bool one_host, StoreConfig *store)
 {
     const char *host = c->address, *local = store->from[0] ? store->from : "127.0.0.1";
     if (!host)
@@ -157,16 +138,13 @@ static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConf
         store->socket = tcp_bind(&store->place);
 }
 
-void slurm_place(const RendezvousConfig *c, const World *world, TcpStoreConfig *store)
+void slurm_place(const RendezvousConfig *c, const World *world, StoreConfig *store)
 {
-    if (c->meet && (strncmp(c->meet, "file:", 5) != 0 || !c->meet[5]))
-        fail_at(__FILE__, __LINE__, EXIT_USAGE, "", "--rendezvous %s is not of the form file:PATH",
-                c->meet);
+    bool one_host = number("SLURM_STEP_NUM_NODES") == 1;
     snprintf(store->run, sizeof store->run, "%s", run_name());
     store->rank = world->rank;
-    store->size = world->size;
     if (world->size > 1)
-        (c->meet ? place_by_file : place_by_name)(c, number("SLURM_STEP_NUM_NODES") == 1, store);
+        (c->meet ? rendezvous_file : place_by_name)(c, one_host, store);
 }
 
 // --- not a task ----------------------------------------------------------------------------------

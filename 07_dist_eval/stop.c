@@ -37,13 +37,13 @@ void stop_agree(Stop *stop)
     Stream *stream = device_stream(stop->model->device);
     float *sent = stop->model->grads + stop->model->grad_count;
     int64_t every = device_shares_memory(stop->model->device) ? 1 : 8, step = ++stop->steps % every;
-    if (step == 1 % every) {
+    if (step == 1 % every) {        // on a CPU, each step is the first and the last
         copy_to_host(stream, stop->average, sent, sizeof *sent);
         event_record(stop->fetched, stream);
     }
     if (step == 0) {
         event_sync(stop->fetched);
-        if (*stop->average > 0)
+        if (*stop->average > 0)     // which signal another rank got, it does not tell
             interrupt_stop(interrupt_received() ? interrupt_received() : SIGTERM);
         *stop->request = (float)interrupt_received();
         copy_to_device(stream, sent, stop->request, sizeof *sent);

@@ -1,8 +1,7 @@
-// agree.h - before training, ranks exchange values, for example to compare their options. All ranks
-// make the same calls in the same order.
+// agree.h - before training, ranks exchange values, for example to compare their options. Each
+// function is one gather (world.h); all ranks make the same calls in the same order.
 #pragma once
 #include "world.h"
-#include <stdbool.h>
 
 // Finds out which ranks share a machine. Sets world->sharers, and world->local_rank and local_size
 // if they are -1. Returns how many cores this machine's ranks may use together.
@@ -11,8 +10,6 @@ int agree_neighbours(World *world);
 // All ranks must have the same value. Otherwise rank 0 prints both versions of the first line that
 // differs, and ends the run.
 void agree_same(const World *world, const char *what, const char *value);
-// Fills `range` with the lowest and the highest value of all ranks.
-void agree_range(const World *world, const char *what, int value, int range[2]);
 // How many ranks before this one have the same value, such as their GPU. Sets *different to the
 // number of different values.
 int agree_place(const World *world, const char *what, const char *value, int *different);

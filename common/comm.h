@@ -38,8 +38,7 @@ void comm_options(Args *args, CommConfig *config);
 // its parent, by the store or by a call on the communicator. config may be NULL.
 typedef struct Comm Comm;
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits for all ranks. If --timeout is not 0, it gives up on missing ranks 10 s after the timeout.
-// Before comm_free, free all recorded steps that contain calls of this communicator.
+// Waits for all ranks. Before it, free all recorded steps that contain calls of this communicator.
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);

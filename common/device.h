@@ -23,13 +23,9 @@ const char *device_uuid(int index);
 // "0000:3b:00.0": where this GPU is on the machine's PCI bus; CPU: "".
 const char *device_bus(int index);
 
-// CPU: which vector instructions this process may use; a larger number means newer ones. CUDA: 0.
-// Ranks that use different instructions may compute different bits. Call device_level and
-// device_limit before the other functions here, or not at all.
-int device_level(void);
-// CPU: from now on oneDNN uses no newer instructions than those of `level`. Returns their name:
-// "avx2".
-const char *device_limit(int level);
+// CPU: the vector instructions that this process uses ("avx2"); DNNL_MAX_CPU_ISA limits them. Ranks
+// that use different ones would compute different bits. CUDA: "".
+const char *device_instructions(void);
 
 // Opens device `index` and makes it the calling thread's current device. CPU: the device has
 // `threads` threads (0: one for each core of the affinity mask), at most OMP_THREAD_LIMIT.
@@ -102,7 +98,3 @@ void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.
 void replay_forbid(Device *device);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);
-// Call it before each message to other ranks. It measures the time from a step's beginning
-// (replay_run) to its first message, for alive_own. Under CUDA some steps are not measured, among
-// them all recorded steps.
-void device_message(Device *device);

@@ -1,12 +1,10 @@
-// launcher.h - finds the mpirun, torchrun, srun or launch that has started this process.
+// launcher.h - the mpirun, torchrun, srun or launch that has started this process.
 #pragma once
-#include <sys/types.h>
+#include <stdbool.h>
 
 // Ends the process if a launcher has started more than `ranks` ranks: they would be several runs,
 // which would write the same files.
 void launcher_check(int ranks);
-// Pids may be compared only between processes for which this returns the same number.
-unsigned long launcher_namespace(void);
-// The pid of the launcher on this machine, even if it started this process through scripts. 0:
-// not known.
-pid_t launcher_pid(void);
+// From now on this process ends when its launcher dies, even if a script is between them. Returns
+// whether launch or torchrun has started it: these report how ranks die, and what Ctrl-C does.
+bool launcher_follow(void);

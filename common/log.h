@@ -33,7 +33,7 @@ void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2,
 // Progress of an epoch: on a terminal a line with rate and time left, redrawn in place; else
 // nothing. log_progress_begin starts the clock; `step` steps of the epoch are already done. Call
 // log_progress after every step, with the number of samples in its batch: it is also this process's
-// heartbeat (alive_step). In the timeline the epoch is a span.
+// sign of life (progress_step). In the timeline the epoch is a span.
 void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps);
 void log_progress(Log *log, int64_t step, int batch);
 // Call it when the training of an epoch ends. Stops the clock, and leaves the line on the screen.
@@ -63,8 +63,7 @@ void log_step(Log *log, const LogStep *step);
 // another rank evaluates.
 //    == epoch: [1/5] | 62.3 s | 958 images/s | data wait 0.1 s | lr 0.01
 // then, unless stdout is a terminal, "| 2026-11-29 09:24:16, 0:04:33 left": the time, and how long
-// the other epochs will take; and, if the others wait for a rank, "| slowest: " and its name and
-// times (watch_slowest).
+// the other epochs will take.
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // A test's result, as a line; and, if the run only evaluates, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);

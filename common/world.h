@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 typedef struct Store Store;
+enum { STORE_MOST = 16 << 20 };         // bytes of a value
 
 typedef struct World {
     int rank, size;
@@ -17,9 +18,15 @@ typedef struct World {
 } World;
 
 // A key-value store for what ranks exchange before they have a communicator: NCCL's id, Gloo's
-// addresses. Keys have up to 63 bytes; values up to 16 MiB.
+// addresses. Keys have up to 63 bytes; values up to STORE_MOST.
 void store_put(const World *world, const char *key, const void *value, size_t bytes);
 // Waits until a rank has put the key. Copies at most `capacity` bytes; returns the value's length.
+// To be used in a call that all ranks make (progress_call).
 size_t store_get(const World *world, const char *key, void *value, size_t capacity);
-// Ends the run on all ranks, without a message.
-void store_end_run(const World *world);
+// All ranks' `bytes` bytes, in rank order. what: a name of at most 40 letters, new for each call.
+void store_gather(const World *world, const char *what, const void *mine, size_t bytes, void *all);
+// Rank 0 has said why the run ends: ends all ranks. On another rank, waits for that.
+void store_end_run(const World *world) __attribute__((noreturn));
+// This rank is done: the end of its process is no death any more. Rank 0 waits up to 2 s for the
+// others.
+void store_leave(World *world);

@@ -12,7 +12,6 @@ build=$root/build/arm64
 libraries=$build/root
 
 without='
-test_tcp_store        counts threads, and qemu adds one
 test_model            slow: many steps of ResNets
 test_onednn_code      slow: every network, in two types
 test_ranks_step       slow

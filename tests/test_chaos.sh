@@ -103,7 +103,7 @@ command_of() # command_of NAME: sets `words`
     node1) words=("$hosts" on node1 "$launch" "${two[@]}" --node-rank 0 --max-restarts 2 --) ;;
     node2) words=("$hosts" on node2 "$launch" "${two[@]}" --node-rank 1 --max-restarts 2 --) ;;
     esac
-    words+=("${wrapped[@]}" "$train" "${job[@]}" --patience "$timeout" "${saving[@]}")
+    words+=("${wrapped[@]}" "$train" "${job[@]}" "${saving[@]}")
 }
 
 # Kills an mpirun that has had no ranks for 5 s. Open MPI 4.1.4 sometimes hangs when a rank dies while connecting.

@@ -1,6 +1,6 @@
 // test_comm.c - every collective, for all types and several counts, roots and numbers of ranks.
 // ctest: PROCESSORS 2 SANITIZERS asan tsan
-#include "alive.h"
+#include "progress.h"
 #include "comm/backend.h"
 #include "comm/gloo/gloo_reduce.h"
 #include "ops/numbers.h"

@@ -99,25 +99,25 @@ hit()
     strike "$1" $how "$2" CRASH_RANK="$3" CRASH_DO="$5" CRASH_TEXT="${moment[$4]}" CRASH_AT=$at "${@:6}"
 }
 
-declare -A fate=([KILL]="was killed by SIGKILL" [SEGV]="was killed by SIGSEGV" [EXIT0]="has disconnected"
+declare -A fate=([KILL]="was killed by SIGKILL" [SEGV]="was killed by SIGSEGV" [EXIT0]=":"
     [EXIT7]="ended with status 7") code=([KILL]=137 [SEGV]=139 [EXIT0]=1 [EXIT7]=7)
 dies() # dies NAME N RANK WHEN DO
 {
     hit "$@"
     is_over "$1" "${code[$5]}" 5
-    names "$1" "rank $3 of $2 \\([^)]*pid $(cat "$1/struck")\\) ${fate[$5]}"
+    names "$1" "rank $3 of $2 \\([^)]*pid $(cat "$1/struck")\\) ?${fate[$5]}"
 }
 stops() # stops NAME N RANK WHEN
 {
     hit "$@" STOP
     is_over "$1" 1 10 2.9
-    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\) is (stopped or unreachable|lost: .* stopped)"
+    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\)( is lost: no answer within --timeout|: )"
 }
 hangs() # hangs NAME N RANK WHEN
 {
     hit "$@" HANG
     is_over "$1" 1 10 2.9
-    names "$1" "rank $3 of $2 \\([^)]*pid $(cat "$1/struck")\\) has sent no heartbeat for "
+    names "$1" "rank $3 of $2 \\([^)]*pid $(cat "$1/struck")\\): "
 }
 # asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
@@ -131,11 +131,12 @@ asked()
     [ "$4 $how" != "forward launched" ] ||
         so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
 }
-# A rank ignores signals, and the parent gets TERM, twice. It kills the rank after 2 s, and does not name it.
+# A rank ignores signals, and the parent gets TERM, three times. It kills the rank 2 s after the first, and does not
+# name it.
 deaf() # deaf NAME N RANK WHEN
 {
-    ( until_so 60 test -s "$1/struck"; parent=$(ps -o ppid= "$(cat "$1/struck")"); sleep 0.1; kill -TERM $parent
-      sleep 1; kill -TERM $parent ) &
+    ( until_so 60 test -s "$1/struck"; parent=$(ps -o ppid= "$(cat "$1/struck")")
+      for _ in 1 2 3; do kill -TERM $parent; sleep 0.9; done ) &
     hit "$@" DEAF
     is_over "$1" 143 3.5 2
     so "a rank is named: $(cat "$1/err")" not grep -q " rank [0-9]* of " "$1/err"

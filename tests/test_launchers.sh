@@ -86,6 +86,27 @@ one_host()
     done
     next_port
 
+    # From 06 on, ranks of several launches may meet through a file. At the address in an earlier start's file nobody
+    # listens. All ranks are killed once, and launch starts them again.
+    local six=$BUILD/06_slurm
+    printf '#!/bin/bash\n[ $TORCHELASTIC_RESTART_COUNT != 0 ] ||
+        exec timeout -s KILL 2 "$@" --epochs 1000000 --max-steps 1000000\nexec "$@"\n' >killed_once
+    printf 'ddp.c rendezvous\nlaunch\n0123\n127.0.0.1 9\n' >note
+    for node in 1 0; do
+        limit "$six/launch" --nnodes 2 --node-rank $node -n 1 --max-restarts 3 -- bash killed_once "$six/train" \
+            "${twenty[@]}" --amp off --rendezvous "file:$PWD/note" --iface lo >note.$node 2>&1 &
+        launches[node]=$!
+        sleep 0.5
+    done
+    for node in 0 1; do
+        wait "${launches[node]}"
+        check "through a file: status $?" test $? = 0
+        check "through a file: launch $node restarts its rank" grep -q "restart 1 of 3" note.$node
+    done
+    check "through a file: the same weights" test "$(hash_of note.0)" = "$(cat wanted.2)"
+    check "the file is removed" test ! -e note
+    expect 2 "but no MASTER_ADDR (--master-addr) is given" limit "$launch" --nnodes 2 -- "$train" "${twenty[@]}"
+
     # If a rank dies, mpirun ends the others, although the ranks no longer use MPI.
     by_mpirun -np 3 "$train" "${twenty[@]}" --max-steps 1000000 --epochs 1000000 >endless 2>&1 &
     started endless && kill -KILL "$(pgrep -f -- "^$train .*--epochs 1000000" | sed -n 2p)"

@@ -6,7 +6,6 @@
 #include "../03_ddp_fork/ddp.c"
 #include "../03_ddp_fork/broadcast.c"
 #include "../tools/ranks.h"
-#include "alive.h"
 #include "step_reference.h"
 
 typedef struct Seen {
@@ -71,7 +70,6 @@ static int take_step(void *arg, const World *world)
     comm_free(norms);
     comm_free(comm);
     ddp_free(ddp);
-    alive_done();
     step_close(&run);
     model_free(model);
     ops_free(ops);

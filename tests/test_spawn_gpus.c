@@ -1,6 +1,6 @@
 // test_spawn_gpus.c - how many ranks spawn starts on a machine with (simulated) GPUs.
 // ctest: SANITIZERS asan
-#include "alive.h"
+#include "progress.h"
 #include "device.h"
 #include "test.h"
 
@@ -21,8 +21,7 @@ static void spawn_ranks(const void *ranks)
     World world;
     spawn(&(SpawnConfig){ .ranks = *(const int *)ranks, .timeout = 5 }, &world);
     dprintf(STDERR_FILENO, "rank of %d\n", world.size);
-    alive_done();
-    tcp_store_end(&world);
+    store_leave(&world);
     _exit(0);
 }
 

@@ -114,7 +114,7 @@ expect 0 "local rank: 0, global rank: 1 of 2" both "LOCAL_RANK=0 LOCAL_WORLD_SIZ
 expect 0 "statuses 0 0" both "MASTER_ADDR=192.0.2.1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2" \
     "MASTER_ADDR=192.0.2.1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"
 expect 0 "statuses 0 0" both "DDP_TOKEN=mine" "DDP_TOKEN=mine" --iface lo
-expect 0 "statuses 4 1" both "DDP_TOKEN=mine" "DDP_TOKEN=yours" --timeout 1 --patience 2
+expect 0 "statuses 4 1" both "DDP_TOKEN=mine" "DDP_TOKEN=yours" --timeout 2
 check "rank 1 prints why" grep -q "its token is not rank 0's: set the same DDP_TOKEN" "$TMP/output"
 
 if [ "$(nproc)" -gt 1 ]; then

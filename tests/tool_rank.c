@@ -7,7 +7,7 @@
 //
 // A rank plays the parts of all rules that apply to it, in order. Then it exits with 0.
 #include "check.h"
-#include "supervise.h"
+#include "launcher.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -152,7 +152,7 @@ static void write_lines(int count)
         dprintf(STDOUT_FILENO + i % 2, "line %d of rank %d\n", i, this);
 }
 
-static void follow(int none) { supervise_inherit(); }
+static void follow(int none) { launcher_follow(); }
 
 static const struct {
     const char *name;

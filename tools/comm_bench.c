@@ -12,7 +12,7 @@
 // The last line is the number of bytes that rank 0 passed to all calls, warm-up included.
 #include "../03_ddp_fork/spawn.h"
 #include "../06_slurm/rendezvous.h"
-#include "alive.h"
+#include "progress.h"
 #include "args.h"
 #include "check.h"
 #include "clock.h"
@@ -199,8 +199,6 @@ int main(int argc, char **argv)
         spawn(&(SpawnConfig){ .ranks = c.ranks, .timeout = c.rendezvous.timeout }, &world);
     c.ranks = world.size;
     run(&c, &world);
-    alive_done();
-    if (launched)
-        rendezvous_end(&world);
+    store_leave(&world);
     return 0;
 }

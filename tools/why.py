@@ -46,15 +46,13 @@ def milliseconds(span):
 
 
 def read_run(paths):
-    """-> {rank: its lanes}, the options and facts of the metrics' first line, and "slowest": the slowest rank, from the
-    last epoch's line"""
+    """-> {rank: its lanes}, the options and facts of the metrics' first line"""
     ranks, config = defaultdict(dict), {}
     for path in paths:
         view = view_of(path)[1]
         if view is draw_curves:
             events = list(read_events(path))
             config = config or next((e for e in events if e.get("event") == "config"), {})
-            config |= {"slowest": e.get("slowest") for e in events if config and e.get("event") == "epoch"}
         elif view is draw_timeline:
             for lane, spans in read_timeline(path).items():
                 ranks[lane[0]][lane] = spans
@@ -286,8 +284,6 @@ def main():
         sys.exit(0 if paths and paths[0] in ("-h", "--help") else 2)
     try:
         run = Run(*read_run(paths))
-        if run.config.get("slowest"):
-            print(f"The run's last epoch: {run.config['slowest']}")
         if not run.config.get("device", "CPU").startswith("CPU"):
             print(f"{run.ms['step']:.1f} ms a step. On a GPU, spans show when the host made the calls, not when they "
                   "ran: NVIDIA's nsys shows that.")

@@ -1,9 +1,12 @@
 #include "launcher.h"
 #include "check.h"
+#include "threads.h"
 
+#include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 // The first variable above 0 gives the number of ranks that a launcher has started.
@@ -24,52 +27,47 @@ void launcher_check(int ranks)
                    "this program expects %d", started, variable, ranks);
 }
 
-unsigned long launcher_namespace(void)
-{
-    struct stat here;
-    return stat("/proc/self/ns/pid", &here) == 0 ? here.st_ino : 0;
-}
-
-static bool has_variable(pid_t pid, const char *name)
-{
-    char path[64], *line = NULL;
-    size_t size = 0, length = strlen(name);
-    bool found = false;
-    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    FILE *in = fopen(path, "re");       // fails for another user's process, such as Slurm's
-    while (in && !found && getdelim(&line, &size, '\0', in) > 0)
-        found = strncmp(line, name, length) == 0 && line[length] == '=';
-    free(line);
-    if (in)
-        fclose(in);
-    return found;
-}
-
+// 0: the process is dead, or not known.
 static pid_t parent_of(pid_t pid)
 {
-    char path[64], line[512] = "";
+    char path[64], line[512] = "", state = 'Z';
     int parent = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *in = fopen(path, "re");
     if (in && fgets(line, sizeof line, in) && strrchr(line, ')'))
-        sscanf(strrchr(line, ')'), ") %*c %d", &parent);
+        sscanf(strrchr(line, ')'), ") %c %d", &state, &parent);
     if (in)
         fclose(in);
-    return parent;
+    return state == 'Z' || state == 'X' ? 0 : parent;
 }
 
-// The nearest ancestor without the variable that a launcher sets for its ranks.
-pid_t launcher_pid(void)
+// In a thread. (Many clusters' kernels are too old for pidfd_open.)
+static void *wait_for_death(void *arg)
 {
-    static const char *const marks[] = {
-        "OMPI_COMM_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "PMIX_RANK", "SLURM_STEP_ID",
-    };
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (getenv(marks[i])) {
-            pid_t pid = getppid();
-            while (pid > 0 && has_variable(pid, marks[i]))
-                pid = parent_of(pid);
-            return pid;
-        }
-    return 0;
+    pid_t leader = getpgrp(), launcher = (pid_t)(intptr_t)arg, parent = getppid();
+    while (getppid() == parent && (leader == getpid() || parent_of(leader) == launcher))
+        usleep(100000);
+    leave_at_once(EXIT_REPORTED);
+}
+
+// A launcher makes each process that it starts the leader of a process group. If that is a script,
+// this process is in its group, but the launcher is the leader's parent.
+bool launcher_follow(void)
+{
+    static const char *const marks[] = { "TORCHELASTIC_RESTART_COUNT", "OMPI_COMM_WORLD_SIZE",
+                                         "PMIX_RANK", "SLURM_STEP_ID" };
+    size_t i = 0, count = sizeof marks / sizeof *marks;
+    while (i < count && !getenv(marks[i]))
+        i++;
+    pid_t leader = getpgrp(), launcher = leader == getpid() ? getppid() : parent_of(leader);
+    if (i == count || parent_of(getpid()) == 0)     // no launcher, or /proc is not readable
+        return i == 0;
+    if (launcher == 0 && i > 0)         // a shell made the group, and has ended: (train &)
+        return false;
+    if (launcher == 0)
+        leave_at_once(EXIT_REPORTED);   // the script has died: launch did, or ended it
+    if (launcher == getppid())          // the kernel then also kills a stopped process
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pthread_detach(thread_start(wait_for_death, (void *)(intptr_t)launcher, "the launcher"));
+    return i == 0;
 }

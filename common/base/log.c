@@ -1,6 +1,6 @@
 // log.c - the progress line, the lines of a log, and the JSON lines of --metrics.
 #include "log.h"
-#include "alive.h"
+#include "progress.h"
 #include "check.h"
 #include "clock.h"
 #include "output.h"
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct Progress {
+typedef struct ProgressLine {
     int64_t epoch;
     int epochs;
     int64_t step, steps;
@@ -29,7 +29,7 @@ typedef struct Progress {
     char numbers[192];      // of the latest log_step: "loss: 1.959 | acc: 28.633%"
     double drawn;           // when it was last drawn (s)
     bool shown;             // is on the screen, with the cursor at its end
-} Progress;
+} ProgressLine;
 
 struct Log {
     LogConfig config;
@@ -39,7 +39,7 @@ struct Log {
     char *path;             // of the metrics, or NULL
     const char *unit;       // "images"
     int per_sample;         // units in a sample
-    Progress line;
+    ProgressLine line;
     double stepped;         // s: log_step's last call, or the epoch's beginning
     double reported;        // when the last "step" event was written, or the epoch began (s)
     int64_t samples;        // samples since then
@@ -82,7 +82,7 @@ static FILE *metrics_open(const char *path, bool append)
 {
     Error error;
     char last;
-    ALIVE_OUTSIDE("opening", path);
+    PROGRESS_DOING("opening", path);
     if (!output_claim(path, OUTPUT_EVENTS, &error))
         FAIL_ERROR(&error);
     FILE *file = fopen(path, append ? "a+e" : "ae");
@@ -159,7 +159,7 @@ static void numbers_text(const LogStep *s, char *out, size_t size)
 // Redrawn at most ten times a second unless `force`, and cut so that it does not wrap.
 static void progress_draw(Log *log, bool force)
 {
-    Progress *line = &log->line;
+    ProgressLine *line = &log->line;
     struct winsize screen;
     char text[512];
     double now = clock_now(), spent = now - line->started;
@@ -173,7 +173,7 @@ static void progress_draw(Log *log, bool force)
              timed > 0 ? (double)line->samples * log->per_sample / spent : 0, log->unit,
              line->numbers);
     bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &screen) == 0 && screen.ws_col > 0;
-    ALIVE_WRITING("to stdout");     // the terminal may be paused
+    PROGRESS_WRITING("to stdout");     // the terminal may be paused
     printf("\r%.*s\033[K", known ? screen.ws_col - 1 : 79, text);
     fflush(stdout);
     line->drawn = now;
@@ -193,19 +193,19 @@ void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64
 {
     trace_begin("epoch");
     log->reported = log->stepped = clock_now();
-    log->line = (Progress){ .epoch = epoch, .epochs = epochs, .step = step, .steps = steps,
+    log->line = (ProgressLine){ .epoch = epoch, .epochs = epochs, .step = step, .steps = steps,
                             .first_step = step, .started = log->reported };
     log_progress(log, step, 0);
 }
 
 void log_progress(Log *log, int64_t step, int batch)
 {
-    Progress *line = &log->line;
+    ProgressLine *line = &log->line;
     log->samples += (int64_t)batch * log->ranks;
     line->samples += (int64_t)batch * log->ranks;
     line->step = step;
     if (batch > 0)
-        alive_step(line->epoch, step);
+        progress_step(line->epoch, step);
     if (log->terminal)
         progress_draw(log, step == line->steps);
 }
@@ -215,7 +215,7 @@ void log_say(Log *log, const char *format, ...)
     va_list args;
     if (log->rank > 0)
         return;
-    ALIVE_WRITING("to stdout");     // the reader of a pipe may have paused
+    PROGRESS_WRITING("to stdout");     // the reader of a pipe may have paused
     if (log->line.shown)
         printf("\r\033[K");
     va_start(args, format);
@@ -241,7 +241,7 @@ void log_event(Log *log, const char *event, json_t *members)
     if (log->metrics && !ferror(log->metrics)) {    // an error was reported when it happened
         json_dumpf(line, log->metrics, FLAGS);
         fputc('\n', log->metrics);
-        ALIVE_WRITING(log->path);
+        PROGRESS_WRITING(log->path);
         if (fflush(log->metrics) != 0)
             WARN("training continues", "%s: write: %s: no more metrics are written", log->path,
                  strerror(errno));
@@ -300,7 +300,7 @@ static json_t *test_members(const Stats *test)
 // expected to be as slow as this epoch, with its saves and evaluation; a resumed epoch is a part.
 static void time_text(const Log *log, int64_t epoch, char *out, size_t size)
 {
-    const Progress *line = &log->line;
+    const ProgressLine *line = &log->line;
     time_t now = time(NULL);
     double whole = (double)line->steps / (double)(line->steps - line->first_step);
     double expected = (double)(line->epochs - epoch) * whole * (clock_now() - line->started);
@@ -313,16 +313,15 @@ static void time_text(const Log *log, int64_t epoch, char *out, size_t size)
 
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
 {
-    const Progress *line = &log->line;
-    char slowest[ALIVE_DOING], when[80] = "";
-    alive_slowest(slowest);
+    const ProgressLine *line = &log->line;
+    char when[80] = "";
     if (line->samples > 0 && !log->terminal)
         time_text(log, epoch, when, sizeof when);
     if (line->samples > 0)              // else a resumed run had only the evaluation left
-        log_say(log, "   == epoch: [%lld/%d] | %.1f s | %.0f %s/s | data wait %.1f s | lr %.4g%s%s"
-                "%s", (long long)epoch, line->epochs, line->seconds,
+        log_say(log, "   == epoch: [%lld/%d] | %.1f s | %.0f %s/s | data wait %.1f s | lr %.4g%s",
+                (long long)epoch, line->epochs, line->seconds,
                 (double)line->samples * log->per_sample / line->seconds, log->unit,
-                line->wait_ms / 1000, line->lr, when, slowest[0] ? " | slowest: " : "", slowest);
+                line->wait_ms / 1000, line->lr, when);
     json_t *members = json_pack("{s:I, s:o, s:o}", "epoch", epoch,
                                 "train_loss", log_number(mean_loss(train)),
                                 "train_acc", log_number(percent(train->correct1, train->count)));
@@ -331,8 +330,6 @@ void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
         json_object_update(members, tested);
     json_decref(tested);
     json_object_set_new(members, "seconds", log_number(log->line.seconds));
-    if (slowest[0])
-        json_object_set_new(members, "slowest", json_string(slowest));
     log_event(log, "epoch", members);
 }
 

@@ -5,7 +5,7 @@
 //   rename it to path           the old one or the new one
 //   fsync the directory         the new one, even after a power failure
 #include "output.h"
-#include "alive.h"
+#include "progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -113,7 +113,7 @@ bool output_same(const char *a, const char *b)
 bool output_claim(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;
-    ALIVE_OUTSIDE("opening", path);
+    PROGRESS_DOING("opening", path);
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || is_kind(path, kind))
         return true;
     return error_set(err, "give another file name, or remove this file",

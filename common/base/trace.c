@@ -10,7 +10,7 @@
 // first event of a shared file names the run. A span is written when it begins, so the last open
 // span of a run that hung shows where it hung.
 #include "trace.h"
-#include "alive.h"
+#include "progress.h"
 #include "check.h"
 #include "clock.h"
 #include "output.h"
@@ -78,7 +78,7 @@ static void begin_track(const char *name)
 static void write_span(char ph, const char *name, const char *call)
 {
     double us = 1e6 * clock_now();
-    ALIVE_WRITING(trace.path);      // this thread or the lock's holder may wait for the disk
+    PROGRESS_WRITING(trace.path);      // this thread or the lock's holder may wait for the disk
     pthread_mutex_lock(&lock);
     if (is_open && own_tid == 0)
         begin_track("main");
@@ -124,7 +124,7 @@ static FILE *open_file(const char *path)
     Error error;
     struct stat st;
     char first[256] = "[\n";
-    ALIVE_OUTSIDE("opening", path);
+    PROGRESS_DOING("opening", path);
     if (!output_claim(path, OUTPUT_TIMELINE, &error))
         FAIL_ERROR(&error);
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
@@ -196,7 +196,6 @@ void trace_begin_call(const char *name, const char *call)
 {
     if (depth++ < MOST_NESTED)
         sections[depth - 1] = name;
-    alive_section(trace_section());
     if (profiler.begin)
         profiler.begin(name);
     if (is_open)
@@ -206,7 +205,6 @@ void trace_begin_call(const char *name, const char *call)
 void trace_end(void)
 {
     depth--;
-    alive_section(trace_section());
     if (is_open)
         write_span('E', NULL, NULL);
     if (profiler.end)

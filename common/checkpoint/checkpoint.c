@@ -7,7 +7,7 @@
 //   ddp.epoch, ddp.running.loss_sum, ...       I64, F64 [1], see state_fields
 //   __metadata__: format "pt", ddp.arch, ddp.dataset; of a gpt, ddp.vocabulary and ddp.heads
 #include "checkpoint.h"
-#include "alive.h"
+#include "progress.h"
 #include "output.h"
 #include "trace.h"
 #include "checkpoint/safetensors.h"
@@ -169,7 +169,7 @@ static bool contents_read(Contents *c, const TrainState *state, Error *err)
     c->state = *state;
     c->batches_seen = c->model->batches_seen;
     for (const Item *item = c->items; item < c->items + c->count; item++) {
-        alive_beat();
+        progress_beat();
         if (item->arena)
             model_export(c->model, item->tensor, item->arena, item->value);
         if (!check_item(item, diverged, err))
@@ -252,7 +252,7 @@ static bool import_contents(const Contents *c, const StFile *file, Error *err)
         const Item *item = &c->items[i];
         const StTensor *there = st_find(file, item->name);
         bool optional = item->field ? item->field->younger : !item->arena;
-        alive_beat();
+        progress_beat();
         if (!there && optional)
             continue;
         if (!check_type(there, &c->tensors[i], file, c->model, err))
@@ -344,7 +344,7 @@ static bool same_file(const char *a, const char *b)
 bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
     char best[PATH_MAX];
-    ALIVE_OUTSIDE("opening", save);
+    PROGRESS_DOING("opening", save);
     snprintf(best, sizeof best, "%s.best", save);   // if too long, output_lock(save) also fails
     if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
@@ -448,7 +448,7 @@ bool checkpoint_due(const CheckpointConfig *c, const TrainState *state)
 const char *checkpoint_find(const CheckpointConfig *c)
 {
     const char *start = getenv("TORCHELASTIC_RESTART_COUNT"), *from = c->resume;
-    ALIVE_OUTSIDE("looking for", from ? from : "");
+    PROGRESS_DOING("looking for", from ? from : "");
     if (from && strcmp(from, "auto") == 0)
         from = access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
     if (!from && !c->evaluate && start && atoi(start) > 0)

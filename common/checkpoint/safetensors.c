@@ -1,6 +1,6 @@
 // safetensors.c - reads and writes safetensors files. Nothing in a file is trusted.
 #include "checkpoint/safetensors.h"
-#include "alive.h"
+#include "progress.h"
 #include "output.h"
 
 #include <errno.h>
@@ -195,7 +195,7 @@ bool st_open(StFile *file, const char *path, Error *err)
 {
     Error inner;
     size_t size = 0;
-    ALIVE_OUTSIDE("reading", path);
+    PROGRESS_DOING("reading", path);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); // O_NONBLOCK: for a FIFO
     if (fd < 0)
         return error_set(err, "check the path, and that you may read the file",
@@ -230,7 +230,7 @@ static json_t *header_json(const StTensor *tensors, int count, const char *const
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err)
 {
-    ALIVE_WRITING(path);
+    PROGRESS_WRITING(path);
     FILE *out = replace_open(path, err);
     if (!out)
         return false;

@@ -26,7 +26,6 @@ typedef struct Call {
     int peer;               // the root, or the rank to send to or to receive from
     uint64_t number;        // among this communicator's calls, from 1; sends and receives count
                             // separately: only two ranks make them. 0: made by --check-collectives
-    uint64_t place;         // among this process's calls, from 1
     const char *section;    // the span of the timeline in which it was made, or ""
 } Call;
 
@@ -49,10 +48,9 @@ struct Comm {
 
 void backend_connect(Comm *comm, const World *world);
 void backend_free(Comm *comm);  // after a barrier of all ranks, unless a rank is gone
-// The host waits for all ranks. Returns NULL, or an error if a rank is `seconds` late
-// (0: Gloo a day, NCCL no limit) or, with Gloo, gone. If NCCL reports that a rank is gone,
-// call_lost ends this process.
-const char *backend_barrier(Comm *comm, double seconds);
+// The host waits for all ranks. Returns NULL, or with Gloo an error if a rank is gone. If NCCL
+// reports that a rank is gone, call_lost ends this process.
+const char *backend_barrier(Comm *comm);
 
 // --- call.c: what every call does around the library's work --------------------------------------
 

@@ -1,6 +1,6 @@
 // call.c - what every call does, whatever the backend, and what happens if a rank is lost.
 #include "comm/backend.h"
-#include "alive.h"
+#include "progress.h"
 #include "check.h"
 #include "interrupt.h"
 #include "trace.h"
@@ -64,8 +64,6 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
           "choose a rank in this range; a send or a receive needs another rank than this",
           "%s%s%d: the ranks are 0 to %d, and this one is %d", kinds[call->kind].name, peer,
           call->peer, comm->size - 1, comm->rank);
-    static _Atomic uint64_t calls;
-    call->place = ++calls;
     call->section = trace_section();
     if (!comm->checking) {
         call->number = pair ? ++comm->pair_calls : ++comm->calls;
@@ -73,10 +71,6 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
         if (comm->check && !pair)
             comm->check(comm, stream, call);
     }
-    if (comm->size > 1)
-        device_message(comm->device);
-    if (call->count > 0)
-        alive_wait_begin();     // without a thread of its own, the stream works in this one
     return call->count > 0;
 }
 
@@ -89,7 +83,6 @@ void call_end(Comm *comm, Stream *stream, const Call *call)
         NetworkMessage message = { &comm->network, (size_t)bytes };
         stream_enqueue(stream, network_send, &message, sizeof message);
     }
-    alive_wait_end();
 }
 
 void call_work_begin(Comm *comm, const Call *call)
@@ -106,12 +99,13 @@ void call_work_begin(Comm *comm, const Call *call)
     snprintf(span, sizeof span, "%s%s", name, size);
     snprintf(joined, sizeof joined, "%s #%" PRIu64, comm->name, call->number);
     trace_begin_call(span, call->number && !is_pair(call) ? joined : NULL);
-    alive_collective_begin(call->place, comm->name, name, (int64_t)call->count, call->section);
+    snprintf(joined, sizeof joined, call->count ? " of %zu" : "", call->count);
+    progress_call("%s%s (%s)%s%s", name, joined, comm->name, call->section[0] ? ", in " : "",
+                  call->section);
 }
 
 void call_work_end(Comm *comm, const Call *call)
 {
-    alive_collective_end();
     trace_end();
 }
 

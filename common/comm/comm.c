@@ -1,9 +1,9 @@
 // comm.c - opening devices and communicators, barriers, and calls on host memory.
 #include "comm/backend.h"
 #include "agree.h"
-#include "alive.h"
 #include "check.h"
 #include "machine.h"
+#include "progress.h"
 #include "trace.h"
 
 #include <stdlib.h>
@@ -109,43 +109,36 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
     comm->check = comm->config.checked ? compare_calls : NULL;
     snprintf(comm->name, sizeof comm->name, "%s", name);
     trace_begin("meet the other ranks");
-    alive_wait_begin();
+    progress_call("connect (%s)", name);
     backend_connect(comm, world);
-    alive_wait_end();
     trace_end();
-    alive_joined();
     if (comm->config.checked || comm->network.rate > 0 || comm_shares_devices)
         replay_forbid(device);
     return comm;
 }
 
-static const char *wait_for_ranks(Comm *comm, Call *call, double timeout)
+static const char *wait_for_ranks(Comm *comm, Call *call)
 {
-    alive_wait_begin();
     call_begin(comm, device_stream(comm->device), call);
     call_work_begin(comm, call);
-    const char *error = backend_barrier(comm, timeout);
+    const char *error = backend_barrier(comm);
     call_work_end(comm, call);
-    alive_wait_end();
     return error;
 }
 
 void comm_barrier(Comm *comm)
 {
     Call call = { .kind = CALL_BARRIER };
-    const char *error = wait_for_ranks(comm, &call, 0);
+    const char *error = wait_for_ranks(comm, &call);
     if (error)
         call_lost(comm, &call, error);
 }
 
-// At the end there may be no watchdog any more, so this waits only 10 s longer than a rank may be
-// silent.
 void comm_free(Comm *comm)
 {
     if (!comm)
         return;
-    double silence = atomic_load(&alive_here()->timeout);
-    wait_for_ranks(comm, &(Call){ .kind = CALL_FREE }, silence > 0 ? silence + 10 : 0);
+    wait_for_ranks(comm, &(Call){ .kind = CALL_FREE });
     backend_free(comm);
     free(comm);
 }

@@ -6,9 +6,7 @@
 //   queued 7 | copy | call | call |         event_record: (this stream, 7)
 //   done   4   ^ running                    stream_wait, event_sync: until 7 are done
 #include "cpu/device_cpu.h"
-#include "alive.h"
 #include "check.h"
-#include "clock.h"
 #include "threads.h"
 #include "trace.h"
 
@@ -80,7 +78,7 @@ const char *device_bus(int index) { return ""; }
 
 bool device_shares_memory(const Device *device) { return true; }
 
-// A level (device_level) is an index of this table. Later rows are newer instructions.
+// Later rows are newer instructions.
 static const struct {
     dnnl_cpu_isa_t isa;
     const char *name;
@@ -112,25 +110,7 @@ static const char *isa_name(void)
 
 bool loops_wide(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core; }
 
-// A process that has asked oneDNN for its level can no longer limit that level. So a child process
-// asks.
-int device_level(void)
-{
-    int status = -1;
-    pid_t child = fork();
-    if (child == 0)
-        _exit(level_in_use());
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status),
-          "check ulimit -u and the free memory",
-          "cannot find out the processor's instructions in a child process: %s", strerror(errno));
-    return WEXITSTATUS(status);
-}
-
-const char *device_limit(int level)
-{
-    dnnl_set_max_cpu_isa(levels[level].isa);
-    return levels[level].name;
-}
+const char *device_instructions(void) { return isa_name(); }
 
 Device *device_open(int index, int threads)
 {
@@ -448,9 +428,7 @@ void event_sync(Event *event)
     if (!event->stream)
         return;
     trace_begin(event->stream->wait);
-    alive_wait_begin();
     wait_task(event);
-    alive_wait_end();
     trace_end();
 }
 
@@ -487,18 +465,4 @@ void replay_free(Replay *replay) { free(replay); }
 void replay_forbid(Device *device) { }
 void device_takes_turns(Device *device) { }
 
-static _Thread_local double step_began;     // s; 0: no step runs, or its first message was sent
-
-void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
-{
-    step_began = clock_now();
-    step(arg);
-    step_began = 0;
-}
-
-void device_message(Device *device)
-{
-    if (step_began > 0)
-        alive_own(clock_now() - step_began);
-    step_began = 0;
-}
+void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg) { step(arg); }

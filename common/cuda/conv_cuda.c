@@ -13,7 +13,7 @@
 //
 // A small convolution leaves most of a large GPU idle, and no layer's backward needs the gradients
 // of other layers' weights. So gradients of weights have a stream of their own, until ops_join.
-#include "alive.h"
+#include "progress.h"
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
 
@@ -244,7 +244,7 @@ void *conv_new(const Op *op, const void *like)
     conv->dead_count =
         (size_t)problem.k * spec->kernel_h * spec->kernel_w * problem.c - conv->live_count;
     conv->is_product = conv_is_product(&problem);
-    ALIVE_OUTSIDE("loading", "cuDNN's engines");    // the first plan loads them
+    PROGRESS_DOING("loading", "cuDNN's engines");    // the first plan loads them
     if (conv->is_product)
         make_products(conv, &problem);
     else

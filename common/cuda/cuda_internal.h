@@ -39,8 +39,6 @@ struct Stream {
     size_t scratch_bytes;
 };
 
-enum { STEP_BEGIN, STEP_MESSAGE, STEP_END };
-
 struct Device {
     int index;                  // CUDA's number of the device, of those that this process may see
     char name[256];
@@ -50,9 +48,7 @@ struct Device {
     bool takes_turns;           // with other processes
     void (*while_waiting)(void); // called while the host waits for the device; or NULL
     cudaStream_t fills;         // zeroes new memory; never recorded
-    cudaEvent_t step[3];        // of the step that is being measured: begin, first message, end
-    bool measures, is_quiet, sends; // that step: its end is enqueued; sent no message yet; sent one
-    pthread_mutex_t lock;       // of blocks, and of the measurement
+    pthread_mutex_t lock;       // of blocks
     struct Block *blocks;
     size_t bytes, peak_bytes;
 };

@@ -1,7 +1,7 @@
 // device_cuda.c - device.h on NVIDIA GPUs, with the CUDA runtime.
 //
 // No stream waits for CUDA's implicit default stream: all are "non-blocking".
-#include "alive.h"
+#include "progress.h"
 #include "trace.h"
 #include "cuda/cuda_internal.h"
 
@@ -82,7 +82,7 @@ static _Thread_local int current_device = -1; // that this thread has set in CUD
 static int count_gpus(void)
 {
     int count = 0, driver = 0, runtime = 0;
-    ALIVE_OUTSIDE("loading", "the NVIDIA driver");
+    PROGRESS_DOING("loading", "the NVIDIA driver");
     cudaError_t status = cudaGetDeviceCount(&count);
     (void)cudaGetLastError();
     if (status == cudaErrorNoDevice)
@@ -129,8 +129,7 @@ const char *device_bus(int index)
     return text;
 }
 
-int device_level(void) { return 0; }
-const char *device_limit(int level) { return ""; }
+const char *device_instructions(void) { return ""; }
 
 static void check_device_exists(int index)
 {
@@ -192,7 +191,7 @@ static void profiler_end(void) { nvtxRangePop(); }
 
 Device *device_open(int index, int threads)
 {
-    ALIVE_OUTSIDE("loading", "CUDA");
+    PROGRESS_DOING("loading", "CUDA");
     check_device_exists(index);
     trace_profiler(profiler_begin, profiler_end);
     Device *device = xcalloc(1, sizeof *device);
@@ -207,9 +206,6 @@ Device *device_open(int index, int threads)
     pthread_mutex_init(&device->lock, NULL);
     device->compute = (Stream){ device, new_stream("compute") };
     device->fills = new_stream("fills");
-    for (int i = 0; i <= STEP_END; i++)
-        CUDA(cudaEventCreateWithFlags(&device->step[i], cudaEventDefault));
-    alive_device_step(-1);
     return device;
 }
 
@@ -225,8 +221,6 @@ void device_close(Device *device)
     CUDA(cudaStreamDestroy(device->compute.handle));
     while (device->blocks)
         device_free(device, device->blocks->memory);
-    for (int i = 0; i <= STEP_END; i++)
-        CUDA(cudaEventDestroy(device->step[i]));
     pthread_mutex_destroy(&device->lock);
     free(device);
 }
@@ -269,9 +263,7 @@ void *device_alloc(Device *device, size_t bytes)
         out_of_memory(device, bytes);
     CUDA(status);
     CUDA(cudaMemsetAsync(block->memory, 0, whole, device->fills));
-    alive_wait_begin();
     CUDA(cudaStreamSynchronize(device->fills));
-    alive_wait_end();
     block->bytes = bytes;
     pthread_mutex_lock(&device->lock);
     block->next = device->blocks;
@@ -297,9 +289,7 @@ void device_free(Device *device, void *memory)
     device->bytes -= block->bytes;
     pthread_mutex_unlock(&device->lock);
     device_use(device);
-    alive_wait_begin();
     CUDA(cudaFree(memory)); // waits for the device
-    alive_wait_end();
     free(block);
 }
 
@@ -355,30 +345,10 @@ void *stream_scratch(Stream *stream, size_t bytes)
     return stream->scratch;
 }
 
-// If the measured step is over, passes its times to alive.h. Any thread may be the first to notice:
-// the training thread waits for the loader's threads, and these wait for the device.
-static void measure_step(Device *device)
-{
-    float ms = 0;
-    const cudaEvent_t *at = device->step;
-    pthread_mutex_lock(&device->lock);
-    if (device->measures && cudaEventQuery(at[STEP_END]) == cudaSuccess) {
-        device->measures = false;
-        CUDA(cudaEventElapsedTime(&ms, at[STEP_BEGIN], at[STEP_END]));
-        alive_device_step(ms / 1e3);
-        if (device->sends)
-            CUDA(cudaEventElapsedTime(&ms, at[STEP_BEGIN], at[STEP_MESSAGE]));
-        if (device->sends)
-            alive_own(ms / 1e3);
-    }
-    pthread_mutex_unlock(&device->lock);
-    (void)cudaGetLastError();   // clear cudaErrorNotReady, or the next launch would report it
-}
-
 // Called while the host waits: the device may be waiting for a rank that is gone.
 static void poll_communicators(Device *device)
 {
-    measure_step(device);
+    (void)cudaGetLastError();   // clear cudaErrorNotReady, or the next launch would report it
     device->while_waiting();
     nanosleep(&(struct timespec){ .tv_nsec = 50 * 1000 }, NULL);
 }
@@ -386,18 +356,16 @@ static void poll_communicators(Device *device)
 bool stream_idle(Stream *stream)
 {
     bool idle = cudaStreamQuery(stream->handle) != cudaErrorNotReady;
-    measure_step(stream->device);       // and clears the error
+    (void)cudaGetLastError();
     return idle;
 }
 
 void stream_sync(Stream *stream)
 {
     device_use(stream->device);
-    alive_wait_begin();
     while (stream->device->while_waiting && !stream_idle(stream))
         poll_communicators(stream->device);
     CUDA(cudaStreamSynchronize(stream->handle));
-    alive_wait_end();
 }
 
 // With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and the watchdog
@@ -495,11 +463,9 @@ void stream_wait(Stream *stream, Event *event)
 void event_sync(Event *event)
 {
     device_use(event->device);
-    alive_wait_begin();
     while (event->device->while_waiting && cudaEventQuery(event->handle) == cudaErrorNotReady)
         poll_communicators(event->device);
     CUDA(cudaEventSynchronize(event->handle));
-    alive_wait_end();
 }
 
 // --- replay: a CUDA graph for each key -----------------------------------------------------------
@@ -551,16 +517,7 @@ static cudaGraphExec_t record(cudaStream_t stream, void (*step)(void *arg), void
 
 void replay_forbid(Device *device) { device->never_record = true; }
 
-void device_message(Device *device)
-{
-    if (device->is_quiet)
-        CUDA(cudaEventRecord(device->step[STEP_MESSAGE], device->compute.handle));
-    device->sends |= device->is_quiet;
-    device->is_quiet = false;
-}
-
-// Returns false if this was the step's first run (with this key, if steps are recorded).
-static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), void *arg)
+void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
     bool records = replay->keys > 0 && !replay->device->never_record;
     Recording *recording = records ? &replay->recordings[key] : NULL;
@@ -570,36 +527,15 @@ static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), voi
         *warm = true;
         // A kernel's first launch loads it, which may wait for earlier work, and so for other
         // ranks.
-        ALIVE_OUTSIDE("loading", "kernels");
+        PROGRESS_DOING("loading", "kernels");
         step(arg);
-        return false;
+        return;
     }
     if (!records) {
         step(arg);
-        return true;
+        return;
     }
     if (!recording->graph)
         recording->graph = record(replay->device->compute.handle, step, arg);
     CUDA(cudaGraphLaunch(recording->graph, replay->device->compute.handle));
-    return true;
-}
-
-// Measures one step at a time. The host does not see a recorded step's messages, so the time to the
-// first message is not measured.
-void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
-{
-    Device *device = replay->device;
-    measure_step(device);
-    bool measures = !device->measures;
-    if (measures) {
-        CUDA(cudaEventRecord(device->step[STEP_BEGIN], device->compute.handle));
-        device->sends = false;
-        device->is_quiet = replay->keys == 0 || device->never_record;
-    }
-    bool again = replay_or_call(replay, key, step, arg);
-    device->is_quiet = false;
-    if (!measures || !again)
-        return;
-    CUDA(cudaEventRecord(device->step[STEP_END], device->compute.handle));
-    device->measures = true;
 }

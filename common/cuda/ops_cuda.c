@@ -1,5 +1,5 @@
 // ops_cuda.c - one GPU's libraries and scratch memory.
-#include "alive.h"
+#include "progress.h"
 #include "cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -63,7 +63,7 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     device_use(device);
     ops->device = device;
     ops->config = *config;
-    ALIVE_OUTSIDE("loading", "cuDNN and cuBLAS");   // together a gigabyte
+    PROGRESS_DOING("loading", "cuDNN and cuBLAS");   // together a gigabyte
     lane_open(&ops->main, &device->compute);
     lane_open(&ops->beside, stream_new(device, "weight gradients"));
     CUBLAS(cublasLtCreate(&ops->blas));

@@ -1,5 +1,5 @@
 // files.c - reads files; memory and checksum of a data set.
-#include "alive.h"
+#include "progress.h"
 #include "data/formats.h"
 
 #include <errno.h>
@@ -13,14 +13,14 @@
 bool data_file_missing(const char *path)
 {
     struct stat info;
-    ALIVE_OUTSIDE("looking for", path);
+    PROGRESS_DOING("looking for", path);
     return lstat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
 int data_file_descriptor(const char *path, int64_t *size, Error *err)
 {
     struct stat info;
-    ALIVE_OUTSIDE("opening", path);
+    PROGRESS_DOING("opening", path);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
         *size = info.st_size;
@@ -41,7 +41,7 @@ bool data_file_load(const char *path, int most, FileBytes *to, Error *err)
         return false;
     to->size = 0;
     if (size <= most) {
-        ALIVE_OUTSIDE("reading", path);
+        PROGRESS_DOING("reading", path);
         to->bytes = data_memory(to->bytes, &to->capacity, size);
         for (; got > 0 && to->size < (size_t)size; to->size += got > 0 ? got : 0)
             got = TEMP_FAILURE_RETRY(read(fd, to->bytes + to->size, size - to->size));

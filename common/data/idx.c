@@ -5,7 +5,7 @@
 //   bytes   count [* height * width]
 //
 // They may be gzipped: zlib's gzread also reads plain files.
-#include "alive.h"
+#include "progress.h"
 #include "data/formats.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ static bool idx_open(IdxFile *file, const char *path, uint32_t *crc, Error *err)
 static bool idx_bytes(IdxFile *file, void *to, size_t bytes, bool last, Error *err)
 {
     uint8_t beyond;
-    ALIVE_OUTSIDE("reading", file->path);
+    PROGRESS_DOING("reading", file->path);
     size_t got = gzfread(to, 1, bytes, file->gz);
     int more = last && got == bytes ? gzread(file->gz, &beyond, 1) : 0, status;
     const char *why = gzerror(file->gz, &status);

@@ -14,7 +14,7 @@
 //
 // Threads wait for each other with condition variables, streams with events. On the CPU the calling
 // thread does the work of these streams, and the events do nothing.
-#include "alive.h"
+#include "progress.h"
 #include "clock.h"
 #include "data/pictures.h"
 #include "rng.h"
@@ -177,7 +177,7 @@ static void rows_make(Worker *worker, int batch)
             window_make(loader, ids[i], (uint32_t *)row, &worker->labels[i * labels]);
         else
             image_make(worker, ids[i], row, &worker->labels[i]);
-        alive_beat();
+        progress_beat();
     }
     trace_end();
 }
@@ -419,13 +419,13 @@ static double slot_await(Loader *loader, const Slot *slot)
             pthread_cond_wait(&loader->news, &loader->lock);
     }
     trace_end();
-    alive_beat();
+    progress_beat();
     return stream_idle(device_stream(loader->device)) ? clock_now() - begin : 0;
 }
 
 const Batch *loader_next(Loader *loader)
 {
-    alive_beat();
+    progress_beat();
     batch_let_go(loader);
     if (loader->next_give >= loader->batches)
         return NULL;
@@ -437,7 +437,6 @@ const Batch *loader_next(Loader *loader)
     pthread_cond_broadcast(&loader->work);
     double waited = slot->full ? 0 : slot_await(loader, slot);
     loader->wait_ms += 1e3 * waited;
-    alive_waited(waited);
     slot->full = false;
     loader->next_give++;
     pthread_mutex_unlock(&loader->lock);

@@ -1,6 +1,6 @@
 // pictures.c - lists, decodes and resizes pictures.
 #include "data/pictures.h"
-#include "alive.h"
+#include "progress.h"
 #include "rng.h"
 
 #include <dirent.h>
@@ -32,7 +32,7 @@ static int is_picture(const struct dirent *entry)
 static int list(const char *path, int (*wanted)(const struct dirent *), struct dirent ***names,
                 Error *err)
 {
-    ALIVE_OUTSIDE("listing", path);
+    PROGRESS_DOING("listing", path);
     int count = scandir(path, names, wanted, alphasort);
     if (count <= 0)
         error_set(err, hint, "%s: %s", path, count < 0 ? strerror(errno) : "nothing is in it");
@@ -63,7 +63,7 @@ static bool class_add(Dataset *set, FILE *all, const char *path, int label, Erro
         free(files[i]);
     }
     free(files);
-    alive_beat();
+    progress_beat();
     return good;
 }
 

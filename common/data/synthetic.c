@@ -8,7 +8,7 @@
 //
 // The label is the class of the stronger pattern. If both are nearly equally strong, it is hard to
 // tell.
-#include "alive.h"
+#include "progress.h"
 #include "data/formats.h"
 #include "rng.h"
 #include "threads.h"
@@ -151,7 +151,7 @@ static void images_make(Job *job, Dataset *set, uint32_t purpose)
     for (int i = 0; i < set->count; i++) {
         image_make(job, i);
         if (i % 64 == 0)
-            alive_beat();
+            progress_beat();
     }
 }
 

@@ -1,6 +1,6 @@
 // model.c - a network in memory: arenas, tensor names, initial weights, forward, backward, hash.
 #include "model.h"
-#include "alive.h"
+#include "progress.h"
 #include "check.h"
 #include "model/plan.h"
 #include "rng.h"
@@ -446,7 +446,7 @@ void model_init(Model *model, int64_t seed)
         const ModelTensor *t = &model->tensors[i];
         if (t->kind == MODEL_COUNTER)
             continue;
-        alive_beat();
+        progress_beat();
         float *values = xmalloc(t->count * sizeof *values);
         init_tensor(model, t, seed, i, values);
         model_import(model, t, t->kind == MODEL_BUFFER ? buffers : params, values);
@@ -531,7 +531,7 @@ void model_forward(Model *model, const void *inputs, int rows, bool training)
     for (int i = 0; i < net->layer_count; i++) {
         OpArgs args = args_of(model, &net->layers[i]);
         args.training = training;
-        alive_beat();
+        progress_beat();
         op_forward(plan->ops[i], &args);
     }
     trace_end();
@@ -556,7 +556,7 @@ void model_backward(Model *model, GradReady ready, void *arg)
     for (int i = net->layer_count - 1; i >= 0; i--) {
         const Layer *layer = &net->layers[i];
         OpArgs args = args_of(model, layer);
-        alive_beat();
+        progress_beat();
         if (layer->kind == OP_CONV)
             known = gradients_final(model, known, layer->begin, ready, arg);
         op_backward(net->current->ops[i], &args);
@@ -601,7 +601,7 @@ uint64_t model_hash(const Model *model)
     for (int i = 0; i < model->tensor_count; i++) {
         if (order[i]->kind != MODEL_WEIGHT && order[i]->kind != MODEL_VECTOR)
             continue;
-        alive_beat();
+        progress_beat();
         float *values = xmalloc(order[i]->count * sizeof *values);
         model_export(model, order[i], arena, values);
         hash = fnv1a(hash, values, order[i]->count);

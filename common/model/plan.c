@@ -1,6 +1,6 @@
 // plan.c - makes a network's shapes and operations for batches of one size.
 #include "model/plan.h"
-#include "alive.h"
+#include "progress.h"
 #include "check.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ Plan *plan_for(Model *model, int rows)
     }
     for (int i = 0; i < net->layer_count; i++) {
         OpSpec spec = spec_of(model, plan, i);
-        alive_beat();
+        progress_beat();
         plan->ops[i] = op_new(model->ops, &spec, net->plans ? net->plans->ops[i] : NULL);
         plan->shapes[net->layers[i].out] = op_output(plan->ops[i]);
     }

@@ -1,40 +1,19 @@
-// agree.c - ranks compare their options, and exchange other values, through the store. In most
-// functions each rank puts its value into the store, and rank 0 reads all of them.
+// agree.c - ranks compare their options, and exchange other values.
 #include "agree.h"
 #include "check.h"
 #include "machine.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT = 60000, LINE = 1024 };
-
-static const char *key_of(const char *what, int rank)
-{
-    static char key[64];
-    snprintf(key, sizeof key, "%.40s %d", what, rank);
-    return key;
-}
-
-// Rank 0 calls it if the run cannot begin.
-static _Noreturn void end_run(const World *world)
-{
-    store_end_run(world);
-    leave_at_once(EXIT_REPORTED);
-}
+enum { LINE = 400 };
 
 int agree_neighbours(World *world)
 {
-    static const char what[] = "machine";
     Machine mine = machine_here(), *all = xcalloc((size_t)world->size, sizeof mine);
-    size_t bytes = (size_t)world->size * sizeof mine;
-    store_put(world, key_of(what, world->rank), &mine, sizeof mine);
-    for (int i = 0; world->rank == 0 && i < world->size; i++)
-        store_get(world, key_of(what, i), &all[i], sizeof mine);
-    if (world->rank == 0)
-        store_put(world, key_of("all machines", 0), all, bytes);
-    store_get(world, key_of("all machines", 0), all, bytes);
     int before = 0, count = 0;
+    store_gather(world, "machine", &mine, sizeof mine, all);
     world->sharers = 0;
     for (int i = 0; i < world->size; i++) {
         if (!machine_is_same(&all[i], &mine))
@@ -50,91 +29,98 @@ int agree_neighbours(World *world)
     return CPU_COUNT(&mine.cores);
 }
 
-// Are the texts equal? If not, moves a and b to the first line that differs, or to a text's end.
-static bool same_lines(const char **a, const char **b)
+// Moves a and b to the first line that differs, or to a text's end.
+static void skip_same_lines(const char **a, const char **b)
 {
     for (const char *end; (end = strchr(*a, '\n')) && !strncmp(*a, *b, (size_t)(end - *a) + 1);) {
         *b += end - *a + 1;
         *a = end + 1;
     }
-    return strcmp(*a, *b) == 0;
 }
 
+static uint64_t hash_of(const char *text)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);     // FNV-1a
+    return hash;
+}
+
+static const char *hint_for(const char *what)
+{
+    return strcmp(what, "program") == 0
+               ? "all ranks need the same sources, compiler and kind of processor, or weights may "
+                 "differ; for different x86 processors: cmake -DDDP_MARCH=x86-64-v3"
+           : strcmp(what, "instructions") == 0
+               ? "the processors differ: set DNNL_MAX_CPU_ISA=AVX2 (or what all have) for all ranks"
+               : "all ranks need the same options, data and kind of device";
+}
+
+// Compares hashes first. The first rank that differs then shows rank 0 its text.
 void agree_same(const World *world, const char *what, const char *value)
 {
-    char *text = xmalloc(TEXT);
-    int host = snprintf(text, TEXT, "%s\n%s", machine_here().host, value) - (int)strlen(value) - 1;
-    store_put(world, key_of(what, world->rank), text, strlen(text) + 1);
-    for (int i = 1; world->rank == 0 && i < world->size; i++) {
-        store_get(world, key_of(what, i), text, TEXT);
-        const char *a = value, *b = text + strcspn(text, "\n") + 1;
-        if (same_lines(&a, &b))
-            continue;
-        WARN(strcmp(what, "program") == 0
-                 ? "all ranks need the same sources, compiler and kind of processor, or weights "
-                   "may differ; for different x86 processors: cmake -DDDP_MARCH=x86-64-v3"
-                 : "all ranks need the same options, data and kind of device",
-             "%s: rank %d (%.*s) has %.*s, but rank 0 (%.*s) has %.*s", what, i,
-             (int)strcspn(text, "\n"), text, *b ? (int)strcspn(b, "\n") : 7, *b ? b : "nothing",
-             host, machine_here().host, *a ? (int)strcspn(a, "\n") : 7, *a ? a : "nothing");
-        end_run(world);
+    typedef struct Mine { uint64_t hash; char host[MACHINE_NAME]; } Mine;
+    Mine mine = { .hash = hash_of(value) }, *all = xcalloc((size_t)world->size, sizeof mine);
+    int other = 0;
+    char key[64];
+    memcpy(mine.host, machine_here().host, sizeof mine.host);
+    store_gather(world, what, &mine, sizeof mine, all);
+    while (other < world->size && all[other].hash == all[0].hash)
+        other++;
+    if (other < world->size) {
+        snprintf(key, sizeof key, "text of %.40s", what);
+        if (world->rank == other)
+            store_put(world, key, value, strlen(value) + 1);
+        if (world->rank == 0) {
+            char *text = xcalloc(1, STORE_MOST);
+            store_get(world, key, text, STORE_MOST - 1);
+            const char *a = value, *b = text;
+            skip_same_lines(&a, &b);
+            WARN(hint_for(what), "%s: rank %d (%s) has %.*s, but rank 0 (%s) has %.*s", what, other,
+                 all[other].host, *b ? (int)strcspn(b, "\n") : 7, *b ? b : "nothing", mine.host,
+                 *a ? (int)strcspn(a, "\n") : 7, *a ? a : "nothing");
+        }
+        store_end_run(world);
     }
-    free(text);
-}
-
-void agree_range(const World *world, const char *what, int value, int range[2])
-{
-    range[0] = range[1] = value;
-    store_put(world, key_of(what, world->rank), &value, sizeof value);
-    for (int i = 1; world->rank == 0 && i < world->size; i++) {
-        store_get(world, key_of(what, i), &value, sizeof value);
-        range[0] = value < range[0] ? value : range[0];
-        range[1] = value > range[1] ? value : range[1];
-    }
-    if (world->rank == 0)
-        store_put(world, key_of("range of", 0), range, 2 * sizeof *range);
-    store_get(world, key_of("range of", 0), range, 2 * sizeof *range);
+    free(all);
 }
 
 int agree_place(const World *world, const char *what, const char *value, int *different)
 {
-    size_t ranks = (size_t)world->size;
-    char (*all)[LINE] = xcalloc(ranks, sizeof *all);
-    int *places = xcalloc(ranks + 1, sizeof *places);       // the last one is *different
-    store_put(world, key_of(what, world->rank), value, strlen(value) + 1);
-    for (int i = 0; world->rank == 0 && i < world->size; i++) {
-        store_get(world, key_of(what, i), all[i], LINE - 1);
+    char mine[LINE] = "", (*all)[LINE] = xcalloc((size_t)world->size, sizeof *all);
+    int place = 0;
+    snprintf(mine, sizeof mine, "%s", value);
+    store_gather(world, what, mine, sizeof mine, all);
+    *different = 0;
+    for (int i = 0; i < world->size; i++) {
+        int before = 0;
         for (int k = 0; k < i; k++)
-            places[i] += strcmp(all[k], all[i]) == 0;
-        places[ranks] += places[i] == 0;
+            before += strcmp(all[k], all[i]) == 0;
+        *different += before == 0;
+        place = i == world->rank ? before : place;
     }
-    if (world->rank == 0)
-        store_put(world, key_of("places by", 0), places, (ranks + 1) * sizeof *places);
-    store_get(world, key_of("places by", 0), places, (ranks + 1) * sizeof *places);
-    int place = places[world->rank];
-    *different = places[ranks];
-    free(places);
     free(all);
     return place;
 }
 
 bool agree_broadcast(const World *world, const char *what, bool value)
 {
-    if (world->rank == 0)
-        store_put(world, key_of(what, 0), &value, sizeof value);
-    store_get(world, key_of(what, 0), &value, sizeof value);
+    bool *all = xcalloc((size_t)world->size, sizeof *all);
+    store_gather(world, what, &value, sizeof value, all);
+    value = all[0];
+    free(all);
     return value;
 }
 
 void agree_print(const World *world, const char *line)
 {
-    static int calls;           // each call needs its own keys in the store
-    char text[LINE] = "", what[24];
-    snprintf(what, sizeof what, "line %d of", ++calls);
-    store_put(world, key_of(what, world->rank), line, strlen(line) + 1);
-    for (int i = 0; world->rank == 0 && i < world->size; i++) {
-        store_get(world, key_of(what, i), text, sizeof text - 1);
-        fputs(text, stdout);
-    }
+    static int calls;           // each call needs its own name
+    char what[24], mine[LINE] = "", (*all)[LINE] = xcalloc((size_t)world->size, sizeof *all);
+    snprintf(what, sizeof what, "line %d", ++calls);
+    snprintf(mine, sizeof mine, "%s", line);
+    store_gather(world, what, mine, sizeof mine, all);
+    for (int i = 0; world->rank == 0 && i < world->size; i++)
+        fputs(all[i], stdout);
     fflush(stdout);
+    free(all);
 }

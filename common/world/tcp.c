@@ -1,6 +1,6 @@
 // tcp.c - addresses, interfaces, and sockets.
 #include "tcp.h"
-#include "alive.h"
+#include "progress.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,7 +34,7 @@ static Address from_place(const TcpPlace *place)
 TcpPlace tcp_resolve(const char *name, int port)
 {
     struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, *found;
-    ALIVE_OUTSIDE("looking up", name);
+    PROGRESS_DOING("looking up", name);
     int status = getaddrinfo(name, NULL, &hints, &found);
     CHECK(status == 0, "add the name to /etc/hosts or the DNS (getent ahostsv4 NAME checks it), or "
           "give the IPv4 address", "host '%s' has no known IPv4 address: %s",

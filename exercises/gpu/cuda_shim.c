@@ -1,6 +1,6 @@
 // cuda_shim.c - CUDA's memory, copies, streams and events, on device.h.
 #include "shim.h"
-#include "alive.h"
+#include "progress.h"
 #include "trace.h"
 
 #include <pthread.h>
@@ -101,7 +101,7 @@ static cudaStream_t in_use(cudaStream_t stream)
 Stream *shim_enter(cudaStream_t stream)
 {
     static pthread_t caller;
-    alive_beat();
+    progress_beat();
     caller = caller ? caller : pthread_self();
     CHECK(caller == pthread_self(), "that includes host functions (cudaLaunchHostFunc)",
           "two threads call CUDA or NCCL");

@@ -5,9 +5,9 @@
 #include "nccl.h"
 #include "shim.h"
 #include "agree.h"
-#include "alive.h"
+#include "progress.h"
 #include "comm.h"
-#include "tcp_store.h"
+#include "store.h"
 #include "trace.h"
 
 #include <stdatomic.h>
@@ -66,12 +66,12 @@ typedef struct Id {
 } Id;
 _Static_assert(sizeof(Id) <= sizeof(ncclUniqueId), "");
 static Id made = { .magic = "gpushim" };
-static TcpStoreConfig offer;
+static StoreConfig offer;
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
     if (made.number++ == 0)
-        tcp_store_offer(&offer, NULL, 0, true);
+        store_offer(&offer, NULL, 0, true);
     made.place = offer.place;
     memcpy(made.token, offer.token, sizeof made.token);
     memset(id, 0, sizeof *id);
@@ -83,7 +83,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 // use what it destroys.
 static void leave(int status, void *arg)
 {
-    tcp_store_end(&world);
+    store_leave(&world);
     fflush(NULL);
     if (running)
         _exit(status);
@@ -93,12 +93,11 @@ static void join(const Id *id, int rank, int size)
 {
     const char *limit = getenv("GPU_TIMEOUT");
     double timeout = limit ? atof(limit) : 30;
-    offer = (TcpStoreConfig){ rank, size, id->place, offer.socket };
+    offer = (StoreConfig){ rank, size, id->place, offer.socket, .timeout = timeout };
     memcpy(offer.token, id->token, sizeof offer.token);
     world = (World){ .rank = rank, .size = size, .local_rank = rank, .local_size = size, .sharers = size };
     check_set_rank(rank, size);
-    alive_limits(timeout, timeout);
-    tcp_store_join(&offer, &world);
+    store_join(&offer, &world);
     on_exit(leave, NULL);
 }
 
@@ -177,7 +176,6 @@ static void reduce(const Call *c)
 // of one process.
 static void move(const Call *c)
 {
-    static _Atomic uint64_t place;
     Stream *here = device_stream(shim_gpu);
     bool sends = c->kind == SEND;
     int me = c->comm->rank, from = sends ? me : c->peer, to = sends ? c->peer : me;
@@ -186,7 +184,7 @@ static void move(const Call *c)
     pair.size = 2;
     pair.rank = !sends;
     snprintf(name, sizeof name, "NCCL %d: %d > %d", c->comm->number, from, to);
-    alive_collective_begin(++place, name, sends ? "send" : "receive", (int64_t)c->count, "");
+    progress_call("%s of %zu (%s)", sends ? "send" : "receive", c->count, name);
     if (!c->lane->comm)
         c->lane->comm = comm_new(&pair, shim_gpu, name, NULL);
     int64_t sent = (int64_t)c->count;
@@ -199,7 +197,6 @@ static void move(const Call *c)
               (long long)sent, to, c->count);
         comm_receive(c->lane->comm, here, c->to, c->count, types[c->type], 0);
     }
-    alive_collective_end();
 }
 
 static void run(void *arg)

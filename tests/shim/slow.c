@@ -1,7 +1,7 @@
-// slow.c - simulates a slow file server. Preloaded into a program (LD_PRELOAD), it delays open or read:
+// slow.c - simulates a slow file server or disk. Preloaded into a program (LD_PRELOAD), it delays open, read or fsync:
 //
 //   SLOW_PATH=train/    of files whose path contains this text
-//   SLOW_CALL=read      this call: open or read; not set: none
+//   SLOW_CALL=read      this call: open, read or fsync; not set: none
 //   SLOW_RANK=1         only in the process with RANK=1; not set: in one without RANK
 //   SLOW_AT=3           only the third such call (from 1); 0: each of them
 //   SLOW_MS=3000        by so many milliseconds
@@ -28,14 +28,26 @@ static void delay(const char *call, const char *path)
         usleep(1000 * (useconds_t)ms);
 }
 
-ssize_t read(int fd, void *to, size_t bytes)
+static void delay_file(const char *call, int fd)
 {
-    ssize_t (*real)(int, void *, size_t) = (ssize_t(*)(int, void *, size_t))dlsym(RTLD_NEXT, "read");
     char link[64], path[4096] = "";
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     if (readlink(link, path, sizeof path - 1) > 0)
-        delay("read", path);
+        delay(call, path);
+}
+
+ssize_t read(int fd, void *to, size_t bytes)
+{
+    ssize_t (*real)(int, void *, size_t) = (ssize_t(*)(int, void *, size_t))dlsym(RTLD_NEXT, "read");
+    delay_file("read", fd);
     return real(fd, to, bytes);
+}
+
+int fsync(int fd)
+{
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    delay_file("fsync", fd);
+    return real(fd);
 }
 
 int open(const char *path, int flags, ...)

@@ -153,7 +153,7 @@ void backend_free(Comm *comm)
     error_of([&] { delete comm->backend; });
 }
 
-const char *backend_barrier(Comm *comm, double seconds)
+const char *backend_barrier(Comm *comm)
 {
     wait_for_calls(comm->backend);
     if (comm->size == 1)
@@ -161,8 +161,6 @@ const char *backend_barrier(Comm *comm, double seconds)
     return error_of([&] {
         gloo::BarrierOptions options(comm->backend->context);
         options.setTag(++comm->backend->tag);
-        if (seconds > 0)
-            options.setTimeout(std::chrono::milliseconds((int64_t)(1000 * seconds)));
         gloo::barrier(options);
     });
 }

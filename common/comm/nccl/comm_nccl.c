@@ -1,6 +1,6 @@
 // comm_nccl.c - comm.h with NCCL. Only barriers, and making and freeing a communicator, wait for
 // the device; NCCL's other calls can be recorded in a CUDA graph.
-#include "alive.h"
+#include "progress.h"
 #include "clock.h"
 #include "comm/backend.h"
 #include "cuda/cuda_internal.h"
@@ -21,7 +21,6 @@ struct Backend {
     Stream *stream;         // for barriers
     float *summed;          // a number on the device, which barriers sum
     Call last;              // the call that was enqueued last, or recorded last
-    bool abandoned;         // a rank has not come to the barrier
     Comm *next;
 };
 static Comm *comms;         // of this process, which has one device
@@ -82,7 +81,6 @@ static ncclUniqueId share_id(const Comm *comm, const World *world)
     if (world->rank == 0) {
         NCCL(comm, NULL, ncclGetUniqueId(&id));
         store_put(world, key, &id, sizeof id);
-        return id;
     }
     store_get(world, key, &id, sizeof id);
     return id;
@@ -132,7 +130,7 @@ void backend_connect(Comm *comm, const World *world)
     if (world->gpus_shared)
         share_gpus(world);
     device_use(comm->device);
-    ALIVE_OUTSIDE("waiting for", "NCCL to connect the ranks");      // and for NCCL to be loaded
+    PROGRESS_DOING("waiting for", "NCCL to connect the ranks");     // and for NCCL to be loaded
     ncclUniqueId id = share_id(comm, world);
     NCCL(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank, &config));
     backend->stream = stream_new(comm->device, "barrier");
@@ -154,28 +152,21 @@ void backend_free(Comm *comm)
     *at = comm->backend->next;
     pthread_mutex_unlock(&comms_lock);
     device_use(comm->device);
-    ALIVE_OUTSIDE("waiting for", "NCCL to disconnect the ranks");
-    (void)(comm->backend->abandoned ? ncclCommAbort : ncclCommDestroy)(comm->backend->nccl);
+    PROGRESS_DOING("waiting for", "NCCL to disconnect the ranks");
+    (void)ncclCommDestroy(comm->backend->nccl);
     stream_free(comm->backend->stream);
     device_free(comm->device, comm->backend->summed);
     free(comm->backend);
 }
 
 // An all-reduce of one number ends on no rank before it has begun on all.
-const char *backend_barrier(Comm *comm, double seconds)
+const char *backend_barrier(Comm *comm)
 {
     struct Backend *b = comm->backend;
     b->last = (Call){ .kind = CALL_BARRIER, .number = comm->calls };
     device_use(comm->device);
     NCCL(comm, &b->last, ncclAllReduce(b->summed, b->summed, 1, ncclFloat32, ncclSum, b->nccl,
                                        b->stream->handle));
-    double until = clock_now() + seconds;
-    for (; seconds > 0 && !stream_idle(b->stream) && !b->abandoned; usleep(1000)) {
-        check_comms();
-        b->abandoned = clock_now() > until;
-    }
-    if (b->abandoned)
-        return "a rank is missing";
     stream_sync(b->stream);
     return NULL;
 }

@@ -1,0 +1,55 @@
+// store.h - how the ranks of a run find and watch each other: rank 0 keeps a store (world.h).
+//
+//   rank                                   rank 0: a thread for each connection
+//   HELLO rank, size, run, token    -->
+//                                     <--  DONE, or NO with the reason
+//   PUT key value                   -->    DONE
+//   GET key                         -->    VALUE, or DONE: not yet, ask again
+//   BEAT record (progress.h)        -->    DONE; once a second
+//                                     <--  END instead of any answer: the run is over
+//
+// Rank 0 looks at all records, its own among them, and ends the run by one rule:
+//
+// - A connection that closes before its rank is done is a death.
+// - The run is stuck when no rank has beaten for `timeout` seconds. Named is the rank whose record
+//   is older than 5 s (it is stopped, or cut off); else the one that has begun the fewest calls;
+//   else the fewest steps. If all are equal, every rank's last call is printed: perhaps two differ.
+//   After 10 s one line says who would be named. Until all ranks are there, the missing ones are.
+//
+// Rank 0 is watched as well: a rank that gets no answer for `timeout` seconds names it and ends. So
+// does one whose connection to rank 0 closes.
+//
+// A supervisor on a rank's machine (launch, torchrun) sees a death first, and knows its reason. It
+// has 2 s to report it and to end all. Other launchers, such as mpirun, return the status of the
+// rank that they see end first. So after a death the other ranks stay for 2.5 s more.
+#pragma once
+#include "tcp.h"
+#include "world.h"
+
+enum { STORE_NAME = 64, STORE_TOKEN = 80 };
+
+typedef struct StoreConfig {
+    int rank, size;
+    TcpPlace place;                     // where rank 0 listens
+    int socket;                         // rank 0: a socket that is bound to `place`
+    TcpAddress from;                    // our own address; "": the one that reaches rank 0
+    double timeout;                     // s; 0: never
+    char run[STORE_NAME];               // rank 0 refuses ranks of a run with another name
+    char token[STORE_TOKEN];            // or with another token; "": no token
+    bool supervised;                    // a supervisor on this machine reports how its ranks die
+    // If not NULL: called before each attempt to join rank 0, fills in place and token. False: they
+    // are not known yet, for the reason in err.
+    bool (*locate)(struct StoreConfig *config, Error *err);
+} StoreConfig;
+
+// A random token, hexadecimal.
+void store_new_token(char token[STORE_TOKEN]);
+// For a rank 0 that can pass its place on to the others. Binds at `host`; without `host`, at
+// `from`; without both, at the loopback (one_host) or at this machine's first address. port <= 0:
+// the system chooses a port. Makes a token if there is none.
+void store_offer(StoreConfig *config, const char *host, int port, bool one_host);
+
+// Returns when all ranks are there, and fills in the world's address, run and store. Ends the
+// process if a rank is missing after the timeout, has died, joins twice, is refused, or has another
+// world size. A signal ends the process here and in store_get (interrupt_leave).
+void store_join(const StoreConfig *config, World *world);

@@ -1,0 +1,338 @@
+// store.c - a rank's side of the store: finds rank 0, sends it requests and this rank's record.
+//
+//   training thread   join | put | get ........ |                       | leave
+//   store's thread         | beat  | beat  | beat  | beat  | beat  ...  |
+//
+// Both threads use one connection, one request at a time. Rank 0 itself has no connection.
+#include "world/store_rank0.h"
+#include "clock.h"
+#include "interrupt.h"
+#include "threads.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+// See store.h: after a death, other ranks stay for so long.
+static const useconds_t launcher_us = 2500000;
+static const double answer_limit = 2;   // s for one connection, and for the answer to HELLO
+static const double early_line = 10;    // s
+
+struct Store {
+    int rank, socket;
+    double timeout;
+    atomic_bool left;
+    pthread_t thread;
+    pthread_mutex_t lock;               // held from a request to its answer
+    char rank0[STORE_NAME + 32];        // "node1, pid 4711"
+    char early[200];                    // see store_send; only rank 1 prints it
+    char run[STORE_TOKEN];
+    TcpAddress own;
+};
+
+// --- messages ------------------------------------------------------------------------------------
+
+// sends: MSG_NOSIGNAL, perhaps with MSG_MORE: the rest of the message follows; 0: receives.
+static const char *move(int socket, int sends, void *data, size_t bytes, double seconds,
+                        const char *early)
+{
+    struct pollfd fd = { .fd = socket, .events = sends ? POLLOUT : POLLIN };
+    double waited = 0;
+    for (char *at = data; bytes > 0;) {
+        ssize_t n = sends ? send(socket, at, bytes, sends | MSG_DONTWAIT)
+                          : recv(socket, at, bytes, MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+            return "the connection was closed";
+        at += n > 0 ? n : 0;
+        bytes -= n > 0 ? (size_t)n : 0;
+        if (n > 0 || poll(&fd, 1, 100) != 0)
+            continue;
+        if ((waited += 0.1) >= seconds)
+            return "no answer";
+        if (early && waited >= early_line)
+            WARN("", "%s", early);
+        early = waited >= early_line ? NULL : early;
+    }
+    return NULL;
+}
+
+const char *store_send(int socket, StoreHead head, const void *value, double seconds,
+                       const char *early)
+{
+    int more = head.bytes > 0 ? MSG_MORE : 0;
+    const char *error = move(socket, MSG_NOSIGNAL | more, &head, sizeof head, seconds, early);
+    return error ? error : move(socket, MSG_NOSIGNAL, (void *)value, head.bytes, seconds, early);
+}
+
+const char *store_receive(int socket, StoreHead *head, void **value, size_t most, double seconds,
+                          const char *early)
+{
+    *value = NULL;
+    const char *error = move(socket, 0, head, sizeof *head, seconds, early);
+    if (error || head->bytes > most)
+        return error ? error : "the message is too long";
+    head->key[STORE_KEY - 1] = '\0';
+    *value = xmalloc(head->bytes);
+    return move(socket, 0, *value, head->bytes, seconds, early);
+}
+
+void store_new_token(char token[STORE_TOKEN])
+{
+    unsigned char bytes[16];
+    CHECK(getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "", "getrandom: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(token + 2 * i, 3, "%02x", bytes[i]);
+}
+
+// --- requests ------------------------------------------------------------------------------------
+
+static _Noreturn void end(bool late)
+{
+    usleep(late ? launcher_us : 0);
+    leave_at_once(EXIT_REPORTED);
+}
+
+// Asks rank 0 for an answer, and returns its head. Ends this process if the run is over, or if
+// rank 0 is gone.
+static StoreHead ask(Store *s, const StoreHead *request, const void *sent, void **value)
+{
+    StoreHead answer = { .what = STORE_DONE };
+    const char *early = s->rank == 1 ? s->early : NULL;
+    pthread_mutex_lock(&s->lock);
+    const char *lost = s->left ? NULL : store_send(s->socket, *request, sent, s->timeout, early);
+    if (!lost && !s->left)
+        lost = store_receive(s->socket, &answer, value, STORE_MOST, s->timeout, early);
+    if (lost) {
+        usleep(launcher_us);
+        WARN("its last output, or its machine's log, may show why", "rank 0 (%s) is lost: %s%s",
+             s->rank0, lost, strcmp(lost, "no answer") == 0 ? " within --timeout" : "");
+        leave_at_once(EXIT_REPORTED);
+    }
+    if (answer.what == STORE_END)
+        end(answer.key[0]);
+    s->left = s->left || (request->what == STORE_BEAT && ((const Progress *)sent)->done);
+    pthread_mutex_unlock(&s->lock);
+    return answer;
+}
+
+// Returns the length of the answer's value, or -1 if there is none (yet).
+static int64_t request(const World *world, StoreWhat what, const char *key, const void *sent,
+                       size_t bytes, void *to, size_t capacity)
+{
+    Store *s = world->store;
+    StoreHead head = { .what = what, .bytes = (uint32_t)bytes }, answer;
+    void *received = NULL;
+    const void *value;
+    CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "a key has at most 63 bytes, a value 16 "
+          "MiB", "store: %.80s: a key of %zu bytes or a value of %zu is too long", key, strlen(key),
+          bytes);
+    memcpy(head.key, key, strlen(key));
+    if (s->rank == 0) {
+        answer = store_answer(0, &head, sent, &value);
+        while (answer.what == STORE_END)
+            pause();                    // a thread of this process is ending the run
+    } else {
+        answer = ask(s, &head, sent, &received);
+        value = received;
+    }
+    if (answer.what == STORE_VALUE)
+        memcpy(to, value, answer.bytes < capacity ? answer.bytes : capacity);
+    free(received);
+    return answer.what == STORE_VALUE ? (int64_t)answer.bytes : -1;
+}
+
+void store_put(const World *world, const char *key, const void *value, size_t bytes)
+{
+    request(world, STORE_PUT, key, value, bytes, NULL, 0);
+}
+
+// Asks again until the value is there, after 1 ms at first, and later every 32 ms.
+static size_t await(const World *world, const char *key, void *value, size_t capacity)
+{
+    int64_t bytes;
+    for (useconds_t us = 1000; (bytes = request(world, STORE_GET, key, NULL, 0, value, capacity))
+         < 0; us = us < 20000 ? 2 * us : us) {
+        interrupt_leave();
+        usleep(us);
+    }
+    return (size_t)bytes;
+}
+
+size_t store_get(const World *world, const char *key, void *value, size_t capacity)
+{
+    progress_wait(key);
+    return await(world, key, value, capacity);
+}
+
+// Rank 0 collects the values, and puts all of them under one key.
+void store_gather(const World *world, const char *what, const void *mine, size_t bytes, void *all)
+{
+    char key[STORE_KEY];
+    size_t total = (size_t)world->size * bytes;
+    progress_call("gather %s", what);
+    snprintf(key, sizeof key, "%.40s %d", what, world->rank);
+    store_put(world, key, mine, bytes);
+    for (int i = 0; world->rank == 0 && i < world->size; i++) {
+        snprintf(key, sizeof key, "%.40s %d", what, i);
+        await(world, key, (char *)all + (size_t)i * bytes, bytes);
+    }
+    snprintf(key, sizeof key, "%.40s of all", what);
+    if (world->rank == 0)
+        store_put(world, key, all, total);
+    else
+        await(world, key, all, total);
+}
+
+void store_end_run(const World *world)
+{
+    if (world->rank == 0)
+        store_end_all(false);
+    for (;;)
+        pause();                        // the next beat is answered with END
+}
+
+// --- this rank -----------------------------------------------------------------------------------
+
+static void beat(Store *s)
+{
+    Progress record;
+    void *value = NULL;
+    progress_read(&record);
+    ask(s, &(StoreHead){ .what = STORE_BEAT, .bytes = sizeof record }, &record, &value);
+    free(value);
+}
+
+// Between two beats it waits for input: the connection may end at any time.
+static void *beat_on(void *arg)
+{
+    Store *s = arg;
+    for (struct pollfd fd = { .fd = s->socket, .events = POLLIN }; !s->left; poll(&fd, 1, 1000))
+        beat(s);
+    return NULL;
+}
+
+// Does this run's rank 0 accept this rank? Returns NULL, or why not.
+static const char *hello(const StoreConfig *c, Store *s)
+{
+    static char refusal[200];
+    StoreHello hello = { .rank = c->rank, .size = c->size, .pid = (int32_t)getpid(),
+                         .supervised = c->supervised };
+    StoreHead head = { .what = STORE_HELLO, .bytes = sizeof hello };
+    void *value = NULL;
+    gethostname(hello.host, sizeof hello.host - 1);
+    memcpy(hello.run, c->run, sizeof hello.run);
+    memcpy(hello.token, c->token, sizeof hello.token);
+    const char *why = store_send(s->socket, head, &hello, answer_limit, NULL);
+    why = why ? why : store_receive(s->socket, &head, &value, sizeof refusal, answer_limit, NULL);
+    if (!why && head.what == STORE_END)
+        end(false);                     // this rank contradicts another: rank 0 prints both
+    if (!why && head.what == STORE_NO) {
+        snprintf(refusal, sizeof refusal, "rank 0 refuses this rank: %.*s", (int)head.bytes,
+                 (char *)value);
+        why = refusal;
+    } else if (!why && (head.what != STORE_DONE || head.bytes > sizeof s->rank0)) {
+        why = "another program listens there, or another version of ddp.c";
+    } else if (!why) {
+        memcpy(s->rank0, value, head.bytes);
+    }
+    free(value);
+    return why;
+}
+
+// Connects, or returns why not.
+static const char *try_to_join(StoreConfig *c, Store *s)
+{
+    static char why[600];
+    Error error;
+    if (c->locate && !c->locate(c, &error)) {
+        snprintf(why, sizeof why, "%s", error.text);
+        return why;
+    }
+    s->socket = tcp_connect(&c->place, answer_limit, &error);
+    const char *no = s->socket < 0 ? error.text : hello(c, s);
+    if (no)
+        snprintf(why, sizeof why, "%s:%d: %s", c->place.address, c->place.port, no);
+    if (no && s->socket >= 0)
+        close(s->socket);
+    return no ? why : NULL;
+}
+
+// Tries again and again, since rank 0 may start later. A try counts for up to 4 s: in a longer one
+// this process was stopped.
+static void find_rank0(const StoreConfig *config, Store *s)
+{
+    StoreConfig c = *config;
+    double looked = 0, begun = clock_now();
+    for (const char *why; (why = try_to_join(&c, s));) {
+        bool early = looked < early_line;
+        interrupt_leave();
+        usleep(100000);
+        looked += fmin(clock_now() - begun, 2 * answer_limit);
+        begun = clock_now();
+        CHECK(looked < s->timeout, "check that this run's rank 0 runs and listens there",
+              "rank %d of %d could not join rank 0 within %.3g s: %s", c.rank, c.size, s->timeout,
+              why);
+        if (early && looked >= early_line)
+            WARN("", "rank %d of %d could not join rank 0 within %.3g s, and tries again: %s",
+                 c.rank, c.size, looked, why);
+    }
+}
+
+void store_offer(StoreConfig *c, const char *host, int port, bool one_host)
+{
+    Error err;
+    TcpAddress own = "127.0.0.1";
+    if (!host && c->from[0])
+        host = c->from;
+    if (!host && !one_host && !tcp_own_address(NULL, own, &err))
+        FAIL_ERROR(&err);
+    c->place = tcp_resolve(host ? host : own, port > 0 ? port : 0);
+    c->socket = tcp_bind(&c->place);
+    if (!c->token[0])
+        store_new_token(c->token);
+}
+
+void store_join(const StoreConfig *c, World *world)
+{
+    static Store store;                 // one per process
+    Store *s = &store;
+    *s = (Store){ .rank = c->rank, .timeout = c->timeout > 0 ? c->timeout : INFINITY,
+                  .lock = PTHREAD_MUTEX_INITIALIZER };
+    tcp_expect_sockets(c->rank == 0 ? c->size : 1);
+    progress_call("meet");
+    if (c->rank == 0) {
+        store_serve(c);
+    } else {
+        find_rank0(c, s);
+        snprintf(s->early, sizeof s->early, "rank 0 of %d (%.95s) has not answered for %.3g s",
+                 c->size, s->rank0, early_line);
+        s->thread = thread_start(beat_on, s, "the beats");
+    }
+    TcpPlace here = c->rank == 0 ? c->place : tcp_place(s->socket, false);
+    memcpy(s->own, c->from[0] ? c->from : here.address, sizeof s->own);
+    world->store = s;
+    world->address = s->own;
+    world->run = s->run;
+    store_get(world, "run", s->run, sizeof s->run);
+}
+
+// The last beat reports that this rank is done. shutdown wakes the thread that waits for input.
+void store_leave(World *world)
+{
+    Store *s = world->store;
+    progress_done();
+    if (s->rank == 0) {
+        store_await_leaving(2);
+        return;
+    }
+    beat(s);
+    shutdown(s->socket, SHUT_RDWR);
+    pthread_join(s->thread, NULL);
+    close(s->socket);
+}

@@ -1,0 +1,545 @@
+// test_store.c - how ranks meet at rank 0's store, and what is printed when ranks are missing, die, stop or hang. No
+// rank trains: each runs a scripted Part. Also the building blocks: addresses and connections.
+// ctest: SANITIZERS asan tsan LABELS deadlines
+#include "clock.h"
+#include "interrupt.h"
+#include "progress.h"
+#include "store.h"
+#include "test.h"
+#include "world/store_rank0.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+enum { RANKS = 32, BIG = 300000 };
+
+static struct Seen {
+    atomic_int there, finish;           // ranks that have joined; set to let them end
+    char run[RANKS][STORE_TOKEN];
+} *seen;
+
+typedef void Part(World *world);
+static struct Actor { pid_t pid; int rank; bool ended; } actors[RANKS];
+static int count;
+static StoreConfig play;
+static char path[4096];
+static const char *said = "";
+
+static void sleep_ms(int ms) { usleep((useconds_t)ms * 1000); }
+
+// --- starting and ending ranks ---------------------------------------------------------------------------------------
+
+static void stage(int size, double timeout)
+{
+    static int number;
+    char name[40];
+    snprintf(name, sizeof name, "said-%d-%d", (int)getpid(), number++);
+    snprintf(path, sizeof path, "%s", test_path(name));
+    close(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
+    memset((void *)seen, 0, sizeof *seen);
+    count = 0;
+    play = (StoreConfig){ .size = size, .run = "play", .timeout = timeout };
+    store_new_token(play.token);
+    play.place = tcp_resolve("127.0.0.1", 0);
+    play.socket = tcp_bind(&play.place);
+}
+
+static StoreConfig as(int rank)
+{
+    StoreConfig config = play;
+    config.rank = rank;
+    return config;
+}
+
+static int enter(StoreConfig config, Part *part)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    actors[count] = (struct Actor){ pid, config.rank, false };
+    if (pid > 0)
+        return count++;
+    World world = { .rank = config.rank, .size = config.size };
+    setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
+    test_redirect(path);
+    interrupt_install(false);
+    check_set_rank(config.rank, config.size);
+    if ((config.rank > 0 || config.size == 1) && play.socket > 0)
+        close(play.socket);
+    store_join(&config, &world);
+    CHECK(strcmp(world.address, "127.0.0.1") == 0, "", "the rank's address is %s", world.address);
+    snprintf(seen->run[world.rank], STORE_TOKEN, "%s", world.run);
+    seen->there++;
+    part(&world);
+    store_leave(&world);
+    exit(0);
+}
+
+static void close_port(void)            // our copy of rank 0's socket: the port closes when rank 0 ends
+{
+    if (play.socket > 0)
+        close(play.socket);
+    play.socket = 0;
+}
+
+static void await(atomic_int *number, int wanted)
+{
+    for (int i = 0; i < 30000 && *number < wanted; i++)
+        sleep_ms(1);
+    EXPECT(*number >= wanted, "%d of %d", *number, wanted);
+}
+
+// Waits for an actor to end; `wanted` is its exit status, or 1000 + the signal that killed it.
+static void ends(int actor, int wanted)
+{
+    int status = 0;
+    double since = clock_now();
+    while (!actors[actor].ended && waitpid(actors[actor].pid, &status, WNOHANG) == 0) {
+        if (clock_now() - since > 50) {
+            kill(actors[actor].pid, SIGKILL);
+            EXPECT(false, "rank %d does not end", actors[actor].rank);
+            since = clock_now();
+        }
+        sleep_ms(2);
+    }
+    actors[actor].ended = true;
+    status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    said = test_read(path);
+    EXPECT(status == wanted, "rank %d ends with %d, wanted %d: %s", actors[actor].rank, status, wanted, said);
+}
+
+static void all_end(int wanted)
+{
+    for (int i = 0; i < count; i++)
+        if (!actors[i].ended)
+            ends(i, wanted);
+    close_port();
+}
+
+static int times(const char *what) { return test_times(said, what); }
+static void expect_said(const char *what, int lines)
+{
+    EXPECT(times(what) == 1 && times("\n") == lines, "not once \"%s\", or not %d lines: %s", what, lines, said);
+}
+
+// --- parts -----------------------------------------------------------------------------------------------------------
+
+static void bow(World *world) { (void)world; }
+
+static void step(World *world)          // works until the test ends it
+{
+    progress_step(1, 3);
+    for (progress_call("all_reduce of 5 (gradients)"); seen->finish == 0; sleep_ms(5))
+        progress_beat();
+    (void)world;
+}
+
+static void wait_for_others(void)
+{
+    while (seen->finish == 0)
+        sleep_ms(5);
+}
+
+static void hang(World *world)          // rank 2 does not begin the call in which the others wait
+{
+    progress_step(1, 5);
+    if (world->rank != 2)
+        progress_call("all_reduce of 5 (gradients)");
+    wait_for_others();
+}
+
+static void hang_at_once(World *world)  // before any call; the others wait in the store
+{
+    char all[3];
+    if (world->rank != 1)
+        store_gather(world, "options", "x", 1, all);
+    wait_for_others();
+}
+
+static void differ(World *world)        // as many calls on each rank, but not the same
+{
+    progress_call(world->rank == 2 ? "barrier (metrics)" : "all_reduce of 5 (gradients)");
+    wait_for_others();
+}
+
+static void write_slowly(World *world)  // a wait in a write never ends the run
+{
+    PROGRESS_WRITING("run.st");
+    sleep_ms(world->rank == 1 ? 4000 : 0);
+    char all[3];
+    if (world->rank != 1)
+        store_gather(world, "after", "x", 1, all);
+    else
+        store_gather(world, "after", "y", 1, all);
+}
+
+static void linger(World *world)        // rank 0 leaves first, and the last rank after it has ended
+{
+    progress_done();
+    sleep_ms(4000 * world->rank);
+}
+
+static void exchange(World *world)
+{
+    char key[24], *big = xmalloc(BIG + 1), all[RANKS];
+    sleep_ms(world->rank == world->size - 1 ? 300 : 0);
+    memset(big, 'a' + world->rank, BIG + 1);
+    store_gather(world, "letters", big, 1, all);
+    snprintf(key, sizeof key, "twice %d", world->rank);
+    store_put(world, key, "older", 6);
+    store_put(world, key, big, 2);
+    snprintf(key, sizeof key, "big %d", world->rank);
+    store_put(world, key, big, BIG);
+    for (int rank = 0; rank < world->size; rank++) {
+        char letter = (char)('a' + rank);
+        memset(big, '?', BIG + 1);
+        snprintf(key, sizeof key, "big %d", rank);
+        CHECK(all[rank] == letter, "", "gathered");
+        CHECK(store_get(world, key, big, 5) == BIG && big[4] == letter && big[5] == '?', "", "5 bytes");
+        CHECK(store_get(world, key, big, BIG + 1) == BIG && big[BIG - 1] == letter && big[BIG] == '?', "", "big");
+        snprintf(key, sizeof key, "twice %d", rank);
+        CHECK(store_get(world, key, big, 5) == 2 && big[1] == letter && big[2] == letter, "", "twice");
+    }
+    free(big);
+}
+
+// --- meeting ---------------------------------------------------------------------------------------------------------
+
+TEST(ranks_join_in_any_order)
+{
+    static const int order[] = { 2, 0, 3, 1 };
+    for (int round = 0; round < 25; round++) {      // 100 starts and ends: for the thread sanitizer
+        stage(4, 40);
+        for (int i = 0; i < 4; i++)
+            enter(as(order[i]), round ? bow : exchange);
+        all_end(0);
+        EXPECT_EQ_STR(said, "");
+        EXPECT(strlen(seen->run[0]) > 8, "run %s", seen->run[0]);
+        for (int i = 0; i < 4; i++)
+            EXPECT_EQ_STR(seen->run[i], seen->run[0]);
+    }
+    for (int size = 1; size <= RANKS; size += RANKS - 1) {
+        stage(size, 40);
+        for (int rank = 0; rank < size; rank++)
+            enter(as(rank), bow);
+        all_end(0);
+        EXPECT_EQ_STR(said, "");
+        EXPECT_EQ_INT(seen->there, size);
+    }
+}
+
+TEST(missing_and_wrong_ranks)
+{
+    static const struct { int rank, size; const char *words; } wrong[] = {
+        { -1, 0, "only 2 of 3 ranks connected within 2 s; missing: 2\nhint: check that the missing ranks run" },
+        { 2, 4, ") has a world size of 4, but rank 0 (" }, { 1, 3, "two processes have rank 1: " },
+    };
+    for (int i = 0; i < 3; i++) {
+        stage(3, i == 0 ? 2 : 40);
+        enter(as(0), bow);
+        enter(as(1), bow);
+        sleep_ms(600);
+        StoreConfig c = as(wrong[i].rank);
+        c.size = wrong[i].size;
+        if (c.rank >= 0)
+            enter(c, bow);
+        all_end(EXIT_REPORTED);
+        expect_said(wrong[i].words, 2);
+    }
+    stage(2, 2);
+    close_port();
+    enter(as(1), bow);
+    all_end(EXIT_FAILED);
+    expect_said("rank 1 of 2 could not join rank 0 within 2", 2);
+}
+
+TEST(processes_of_other_runs_are_refused)
+{
+    static const struct { const char *name, *words; bool early, random, none; int rank, size; } wrong[] = {
+        { "play", "its token is not rank 0's", true, true, false, 1, 2 },
+        { "play", "its token is not rank 0's", true, false, true, 1, 2 },
+        { "another", "it is from another run", true, false, false, 1, 3 },
+        { "play", "it is from another program", true, false, false, 2, 2 },
+        { "another", "it is from another run", false, false, false, 1, 3 },
+        { "play", "the run has already begun with all its ranks", false, false, false, 1, 2 },
+    };
+    stage(2, 40);
+    enter(as(0), step);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        StoreConfig c = as(wrong[i].rank);
+        if (!wrong[i].early && seen->there == 0) {
+            enter(as(1), step);
+            await(&seen->there, 2);
+        }
+        c.timeout = 0.5;
+        c.size = wrong[i].size;
+        snprintf(c.run, sizeof c.run, "%s", wrong[i].name);
+        if (wrong[i].random)
+            store_new_token(c.token);
+        if (wrong[i].none)
+            c.token[0] = '\0';
+        ends(enter(c, bow), EXIT_FAILED);
+        EXPECT_HAS(said, wrong[i].words);
+    }
+    seen->finish = 1;
+    all_end(0);
+    EXPECT_EQ_INT(times("refused a connection"), 1);
+    EXPECT_EQ_INT(seen->there, 2);
+}
+
+// --- strangers, and a rank that does not read ------------------------------------------------------------------------
+
+static int knock(void)
+{
+    Error err;
+    int fd = -1;
+    for (int i = 0; i < 5000 && (fd = tcp_connect(&play.place, 10, &err)) < 0; i++)
+        sleep_ms(1);
+    EXPECT(fd >= 0, "%s", err.text);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){ 20, 0 }, sizeof(struct timeval));
+    return fd;
+}
+
+typedef struct Bytes { StoreHead head; StoreHello hello; } Bytes;
+
+static Bytes hello_of(int rank, bool right)
+{
+    Bytes b = { { STORE_HELLO, sizeof b.hello, "" }, { .rank = rank, .size = play.size, .run = "play" } };
+    store_new_token(b.hello.token);
+    if (right)
+        memcpy(b.hello.token, play.token, sizeof play.token);
+    return b;
+}
+
+// 300 connections send nothing, a byte, half a HELLO, one with a wrong token, or garbage. Most stay open.
+TEST(strangers_do_not_keep_ranks_out)
+{
+    int fds[300];
+    stage(3, 60);
+    enter(as(0), step);
+    for (int i = 0; i < 300; i++) {
+        Bytes wrong = hello_of(1, false);
+        char noise[10 * sizeof wrong];
+        size_t bytes = (size_t[]){ 0, 1, sizeof wrong / 2, sizeof wrong, sizeof noise }[i % 5];
+        memset(noise, i, sizeof noise);
+        if (i % 5 == 3 || i % 5 == 2)
+            memcpy(noise, &wrong, sizeof wrong);
+        fds[i] = knock();
+        if (send(fds[i], noise, bytes, MSG_NOSIGNAL) < 0)
+            sleep_ms(1);
+        if (i % 3 == 0)
+            close(fds[i]);
+    }
+    enter(as(1), step);
+    enter(as(2), step);
+    await(&seen->there, 3);
+    Bytes slow = hello_of(1, false);
+    int fd = knock(), sent = 0;                     // it is closed after 5 s, although it goes on sending
+    while (sent < 40 && send(fd, (char *)&slow + sent, 1, MSG_NOSIGNAL) == 1) {
+        sleep_ms(500);
+        sent++;
+    }
+    EXPECT(sent < 40, "a slow stranger stays");
+    close(fd);
+    seen->finish = 1;
+    all_end(0);
+    EXPECT_EQ_INT(times("refused a connection"), 1);
+}
+
+// Rank 1 asks for big values and reads no answer. The others still exchange values, and rank 0 names it.
+static void exchange_beside(World *world)
+{
+    static char big[STORE_MOST];
+    store_put(world, "big", big, sizeof big);
+    seen->there++;
+    for (int i = 0; i < 50; i++) {
+        char key[24];
+        snprintf(key, sizeof key, "%d from %d", i, world->rank);
+        store_put(world, key, "x", 1);
+        snprintf(key, sizeof key, "%d from %d", i, 2 - world->rank);
+        store_get(world, key, big, 1);
+    }
+    seen->finish++;
+    store_get(world, "never", big, 1);
+}
+
+TEST(a_rank_that_does_not_read_delays_nobody)
+{
+    Progress record = { .beats = 1 };
+    stage(3, 6);
+    enter(as(0), exchange_beside);
+    enter(as(2), exchange_beside);
+    int fd = knock();
+    Bytes hello = hello_of(1, true);
+    send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
+    send(fd, &(StoreHead){ STORE_BEAT, sizeof record, "" }, sizeof(StoreHead), MSG_NOSIGNAL);
+    send(fd, &record, sizeof record, MSG_NOSIGNAL);
+    await(&seen->there, 4);
+    for (int i = 0; i < 20; i++)
+        send(fd, &(StoreHead){ STORE_GET, 0, "big" }, sizeof(StoreHead), MSG_NOSIGNAL);
+    await(&seen->finish, 2);
+    all_end(EXIT_REPORTED);
+    expect_said("(--timeout); all wait for rank 1 of 3 (", 1);
+    close(fd);
+}
+
+// --- lost ranks ------------------------------------------------------------------------------------------------------
+
+static const struct Loss {
+    Part *part;
+    int victim, signal;
+    double timeout;
+    bool supervised;
+    const char *words;                  // "@": the victim's name
+} losses[] = {
+    { step, 2, SIGKILL, 40, false, "lost @: after epoch 1, step 3; 2 calls, the last: all_reduce of 5 (gradients)\nhint: " },
+    { step, 2, SIGKILL, 0, true, "lost @: after epoch 1, step 3;" },
+    { hang, 2, SIGCONT, 2, false, "no rank has made progress for 2 s (--timeout); all wait for @: after epoch 1, step 5; "
+      "1 calls, the last: get run\n" },
+    { hang_at_once, 1, SIGCONT, 2, false, "all wait for @: before the end of its first step; 1 calls, the last: get run\n" },
+    { hang, 1, SIGSTOP, 6, false, "all wait for @: stopped or cut off, silent for " },
+    { hang, 2, SIGCONT, 12, true, " s; all wait for @: after epoch 1, step 5; 1 calls, the last: get run\nhint: the run "
+      "ends after 12 s of this (--timeout)\n" },
+    { differ, 2, SIGCONT, 2, false, "in their call 2 rank 0 is in all_reduce of 5 (gradients), but rank 2 in barrier "
+      "(metrics)\nhint: " },
+    { step, 0, SIGKILL, 40, false, "rank 1/3 @ is lost: the connection was closed\nhint: " },
+    { step, 0, SIGSTOP, 2, false, "rank 1/3 @ is lost: no answer within --timeout\nhint: " },
+    { step, 0, SIGSTOP, 12, false, "@ has not answered for 10 s\n" },
+    { write_slowly, 2, SIGCONT, 1.5, false, "" },
+    { linger, 2, SIGCONT, 40, false, "" },
+};
+
+// Is `words` there, with the victim's name for "@"? The name of a rank that is not 0 has " of 3".
+static bool is_said(const struct Loss *loss, pid_t pid)
+{
+    char host[65] = "", name[160], wanted[400];
+    const char *at = strchr(loss->words, '@');
+    gethostname(host, sizeof host - 1);
+    said = test_read(path);
+    snprintf(name, sizeof name, "rank %d%s (%s, pid %d)", loss->victim,
+             loss->victim || strstr(loss->words, "answered") ? " of 3" : "", host, (int)pid);
+    if (!at)
+        return strstr(said, loss->words) != NULL;
+    const char *from = strncmp(loss->words, "rank 1/3 ", 9) == 0 ? loss->words + 9 : loss->words;
+    snprintf(wanted, sizeof wanted, "%.*s%s%s", (int)(at - from), from, name, at + 1);
+    return strstr(said, wanted) != NULL;
+}
+
+static void lose(const struct Loss *loss)
+{
+    int wanted = loss->words[0] ? EXIT_REPORTED : 0;
+    stage(3, loss->timeout);
+    play.supervised = loss->supervised;
+    for (int rank = 0; rank < 3; rank++)
+        enter(as(rank), loss->part);
+    close_port();
+    await(&seen->there, 3);
+    sleep_ms(1300);                     // long enough for a second beat
+    double begun = clock_now();
+    kill(actors[loss->victim].pid, loss->signal);
+    for (int i = 0; i < 20000 && !is_said(loss, actors[loss->victim].pid); i++)
+        sleep_ms(2);
+    EXPECT(is_said(loss, actors[loss->victim].pid), "not %s: %s", loss->words, said);
+    EXPECT(!loss->supervised || loss->signal != SIGKILL || clock_now() > begun + 1.9, "before a supervisor can: %s", said);
+    for (int rank = 0; rank < 3; rank++)
+        if (rank != loss->victim)
+            ends(rank, wanted);
+    EXPECT(loss->signal != SIGKILL || clock_now() > begun + 2, "mpirun might see another rank end first");
+    EXPECT(wanted || !said[0], "%s", said);
+    kill(actors[loss->victim].pid, SIGCONT);
+    ends(loss->victim, loss->signal == SIGKILL ? 1000 + SIGKILL : wanted);
+}
+
+TEST(a_death_is_named_before_all_have_joined)
+{
+    stage(3, 40);
+    enter(as(0), bow);
+    enter(as(1), bow);
+    sleep_ms(1500);
+    kill(actors[1].pid, SIGKILL);
+    ends(1, 1000 + SIGKILL);
+    ends(0, EXIT_REPORTED);
+    close_port();
+    expect_said("lost rank 1 of 3 (", 2);
+}
+
+// --- addresses and connections ---------------------------------------------------------------------------------------
+
+static Error err;
+
+static void expect_error(const char *text, const char *hint)
+{
+    EXPECT(strstr(err.text, text) && strstr(err.hint, hint), "'%s' '%s', wanted '%s' '%s'", err.text, err.hint,
+           text, hint);
+    err = (Error){ .text = "" };
+}
+
+static void bind_again(const void *place)
+{
+    TcpPlace copy = *(const TcpPlace *)place;
+    tcp_bind(&copy);
+}
+
+TEST(addresses_and_connections)
+{
+    TcpAddress own;
+    EXPECT(tcp_own_address("lo", own, &err) && tcp_is_loopback(own), "lo");
+    if (tcp_own_address(NULL, own, &err)) {
+        TcpPlace place = tcp_resolve(own, 0);
+        close(tcp_bind(&place));
+        EXPECT(place.port > 0 && !tcp_is_loopback(own), "%s: %d", own, place.port);
+    }
+    EXPECT(!tcp_own_address("nowhere", own, &err), "nowhere");
+    expect_error("no interface nowhere is up", "ip -brief address");
+    TcpPlace place = tcp_resolve("127.0.0.1", 0);
+    int listener = tcp_bind(&place);
+    listen(listener, 8);
+    EXPECT(fcntl(listener, F_GETFD) & FD_CLOEXEC, "exec would keep the listener open");
+    EXPECT_EQ_INT(test_child(bind_again, &place), EXIT_FAILED);
+    EXPECT_HAS(test_said, "of 127.0.0.1: Address already in use");
+    EXPECT_HAS(test_said, "choose a different --master-port");
+    TcpPlace other = tcp_resolve("127.0.0.2", place.port);  // the port is free on every other address
+    close(tcp_bind(&other));
+    int client = tcp_connect(&place, 10, &err), server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    EXPECT(client >= 0 && server >= 0, "%s", err.text);
+    close(client);
+    close(server);
+    listen(listener, 0);                            // a queue of one, and no accept
+    client = tcp_connect(&place, 1, &err);
+    EXPECT_EQ_INT(tcp_connect(&place, 0.3, &err), -1);
+    expect_error("Connection timed out", "");
+    close(client);
+    close(listener);
+    EXPECT_EQ_INT(tcp_connect(&place, 0.3, &err), -1);
+    expect_error("Connection refused", "");
+}
+
+// --- running the tests -----------------------------------------------------------------------------------------------
+
+// They mostly wait, so they run in parallel, one process each.
+int main(void)
+{
+    enum { LOSSES = sizeof losses / sizeof *losses };
+    pid_t pids[64];
+    int all = LOSSES + test_count, status;
+    for (int i = 0; i < all; i++) {
+        fflush(NULL);
+        pids[i] = fork();
+        if (pids[i] > 0)
+            continue;
+        seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (i < LOSSES)
+            lose(&losses[i]);
+        else
+            test_list[i - LOSSES]();
+        _exit(test_failed > 0);
+    }
+    for (int i = 0; i < all; i++)
+        EXPECT(waitpid(pids[i], &status, 0) == pids[i] && status == 0, "part %d failed: %s", i,
+               i < LOSSES ? losses[i].words : "a test");
+    return test_done();
+}

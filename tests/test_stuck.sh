@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# ctest: LABELS deadlines
+# The rule that ends a run which is stuck (common/store.h), in training. A slow disk, a full pipe and a paused terminal
+# end no run, although they last longer than --timeout. A rank that waits for a file, is stopped, or has not arrived is
+# named after 10 s in one line, and the run ends after --timeout. test_crashes.sh has ranks that hang.
+# shellcheck disable=SC2317  # functions are called by in_turn
+. "$SRC/tests/test.sh"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT DDP_TOKEN
+train=$BUILD/04_ddp_launcher/train
+${CC:-cc} -shared -fPIC -O1 -o slow.so "$SRC/tests/shim/slow.c" || exit 1
+"$BUILD/as_folder" --data synthetic --as-folder pictures --train-samples 64 --test-samples 32 >/dev/null
+
+pictures=(-a convnet --data "$TMP/pictures" --image-size 32 -b 4 --threads 1 --epochs 1 -p 100)
+long=(-a lenet --data synthetic --train-samples 4000 --test-samples 8 -b 1 --threads 1 --epochs 1 -p 1)
+two() { timeout -k 5 60 "$BUILD/04_ddp_launcher/launch" -n 2 -- "$train" "$@"; }
+# slowly RANK CALL PATH NUMBER MS OPTION...: the NUMBERth CALL of RANK on a path with PATH takes MS longer.
+slowly()
+{
+    SLOW_RANK=$1 SLOW_CALL=$2 SLOW_PATH=$3 SLOW_AT=$4 SLOW_MS=$5 LD_PRELOAD=$TMP/slow.so two "${@:6}"
+}
+rank1() { pgrep -f -- "$TMP/$1\.st" | while read -r pid; do tr '\0' '\n' <"/proc/$pid/environ" | grep -qx RANK=1 && echo "$pid"; done; }
+
+slow_read() { slowly 1 read train/ 6 2500 "${pictures[@]}" -j 0 --timeout 4; }
+endless_read() { slowly 1 read train/ 6 60000 "${pictures[@]}" -j 2 --timeout 3; }
+slow_fsync() { slowly 0 fsync slow_fsync.st 1 5000 "${pictures[@]}" --timeout 2 --save slow_fsync.st; }
+pipe()
+{
+    { two "${long[@]}" --timeout 2 2>pipe.err; echo "status $?"; } | { head -3; sleep 5; tail -1; }
+    cat pipe.err
+}
+terminal()      # Ctrl-S, and Ctrl-Q after 5 s
+{
+    python3 - "$BUILD/04_ddp_launcher/launch" -n 2 -- "$train" "${long[@]}" --max-steps 500 --timeout 2 <<'END'
+import os, pty, subprocess, sys, termios, threading, time
+master, slave = pty.openpty()
+run = subprocess.Popen(sys.argv[1:], stdin=slave, stdout=slave, stderr=slave)
+def read():
+    while data := os.read(master, 65536):
+        sys.stdout.write(data.decode(errors="replace"))
+threading.Thread(target=read, daemon=True).start()
+time.sleep(1.5)
+termios.tcflow(slave, termios.TCOOFF)
+time.sleep(5)
+print("while it was paused:", "ended" if run.poll() is not None else "it runs")
+termios.tcflow(slave, termios.TCOON)
+print("status", run.wait(60))
+END
+}
+pause()         # a stopped rank, for 13 s
+{
+    two "${long[@]}" --save "$TMP/pause.st" >pause.run 2>&1 &
+    until_so 30 grep -q 'step: \[ *5/' pause.run
+    kill -STOP "$(rank1 pause)"
+    sleep 13
+    kill -CONT "$(rank1 pause)"
+    wait $!
+    echo "status $?"
+    cat pause.run
+}
+# late RANK OPTION...: the other rank starts 12 s later, or never.
+late()
+{
+    local port=$((10000 + ($$ + 10 * $1 + $#) % 20000)) status=0
+    export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
+    RANK=$1 timeout -k 5 60 "$train" "${long[@]}" --max-steps 5 "${@:2}" 2>&1 &
+    if [ $# = 1 ]; then
+        sleep 12
+        RANK=$((1 - $1)) timeout -k 5 60 "$train" "${long[@]}" --max-steps 5 || status=$?
+    fi
+    wait $! || status=$?
+    echo "status $status"
+}
+late_0() { late 0; }
+late_1() { late 1; }
+never_0() { late 0 --timeout 3; }
+never_1() { late 1 --timeout 3; }
+
+# They mostly wait, so they run at once.
+all=(slow_read endless_read slow_fsync pipe terminal pause late_0 late_1 never_0 never_1)
+type -P python3 >/dev/null || all=("${all[@]/terminal}")
+for name in "${all[@]}"; do
+    [ -z "$name" ] || { $name >"$name.out" 2>&1; echo "exit $?" >>"$name.out"; } &
+done
+wait
+says() { cp "$1.out" output; check "$1: $2" grep -qE -- "$2" "$1.out"; }
+once() { says "$@" && check "$1: once" is "$(grep -cE -- "$2" "$1.out")" 1; }
+silent() { cp "$1.out" output; check "$1: no line" not grep -q "no rank has made progress\|ranks connected\|is lost" "$1.out"; }
+
+says slow_read "exit 0" && silent slow_read
+says endless_read "exit 1"
+once endless_read "no rank has made progress for 3 s \(--timeout\); all wait for rank 1 of 2 \(.*\): .*, reading .*/train/"
+says slow_fsync "exit 0" && silent slow_fsync
+says pipe "status 0" && silent pipe
+[ ! -e terminal.out ] || { says terminal "it runs" && says terminal "status 0" && silent terminal; }
+says pause "status 0"
+once pause "no rank has made progress for 1[0-9.]+ s; all wait for rank 1 of 2 \(.*\): stopped or cut off, silent for "
+once pause "hint: the run ends after 300 s of this \(--timeout\)"
+says late_0 "status 0" && once late_0 "only 1 of 2 ranks connected within 10[.0-9]* s; waiting for: 1$"
+says late_1 "status 0" && once late_1 "rank 1 of 2 could not join rank 0 within 1[.0-9]* s, and tries again: 127.0.0.1:[0-9]+: .*refused"
+says never_0 "status 4" && once never_0 "only 1 of 2 ranks connected within 3 s; missing: 1$"
+says never_1 "status 1" && once never_1 "rank 1 of 2 could not join rank 0 within 3 s: 127.0.0.1:[0-9]+: .*refused"
+test_done
