@@ -1,5 +1,7 @@
 // check.c - error messages, and the end of the process.
 #include "check.h"
+#include "progress.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -52,6 +54,7 @@ static void print_message(const char *file, int line, const char *hint, const ch
     blank_controls(hint_line);
 
     const char *term = getenv("TERM");
+    PROGRESS_WRITING("to stderr");
     bool wipe = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
     int n = snprintf(text, sizeof text, "%s[%s%s:%d] %s:%d: %s\n%s%s", wipe ? "\r\033[K" : "",
                      rank, host, (int)getpid(), basename(file), line, message,

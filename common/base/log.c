@@ -183,6 +183,7 @@ static void progress_draw(Log *log, bool force)
 void log_progress_end(Log *log)
 {
     log->line.seconds = clock_now() - log->line.started;
+    PROGRESS_WRITING("to stdout");
     if (log->line.shown)
         printf("\n");
     log->line.shown = false;

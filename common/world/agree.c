@@ -2,6 +2,7 @@
 #include "agree.h"
 #include "check.h"
 #include "machine.h"
+#include "progress.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -119,6 +120,7 @@ void agree_print(const World *world, const char *line)
     snprintf(what, sizeof what, "line %d", ++calls);
     snprintf(mine, sizeof mine, "%s", line);
     store_gather(world, what, mine, sizeof mine, all);
+    PROGRESS_WRITING("to stdout");
     for (int i = 0; world->rank == 0 && i < world->size; i++)
         fputs(all[i], stdout);
     fflush(stdout);

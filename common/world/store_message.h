@@ -13,7 +13,7 @@ typedef enum StoreWhat {
 
 typedef struct StoreHead {
     uint32_t what, bytes;               // bytes of the value that follows
-    char key[STORE_KEY];                // of END: not empty if the process shall wait before it ends
+    char key[STORE_KEY];                // of END: not empty if the process shall end later
 } StoreHead;
 
 typedef struct StoreHello {

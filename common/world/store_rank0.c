@@ -312,16 +312,22 @@ static int64_t steps_of(const Peer *p, double now)
     return p->record.epoch * (INT64_C(1) << 40) + p->record.step;
 }
 
+// Also true if both wait for a key of the store, each for another one.
+static bool alike(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0 || (strncmp(a, "get ", 4) == 0 && strncmp(b, "get ", 4) == 0);
+}
+
 // All ranks have begun equally many calls and steps: are two in different calls?
 static void report_tie(const char *what, bool every)
 {
     const Peer *peers = server.seen;
     int size = server.config.size, other = 1;
-    while (other < size && strcmp(peers[other].record.call, peers[0].record.call) == 0)
+    while (other < size && alike(peers[other].record.call, peers[0].record.call))
         other++;
     if (other == size)
-        WARN("is the network up? Between machines a firewall must allow all ports, as ranks connect "
-             "in pairs", "%s; all ranks are in their call %lld: %s",
+        WARN("is the network up? Between machines a firewall must allow all ports, as ranks "
+             "connect in pairs", "%s; all ranks are in their call %lld: %s",
              what, (long long)peers[0].record.calls, peers[0].record.call);
     else
         WARN("all ranks must make the same calls in the same order",
