@@ -296,7 +296,6 @@ static void remove_copy(void *arg, int i)
     Replica *replica = &((Replicas *)arg)->replica[i];
     if (i == 0)
         return;
-    device_free(replica->device, replica->buffer);
     model_free(replica->model);
     ops_free(replica->ops);
     device_close(replica->device);
@@ -319,6 +318,5 @@ void replicas_close(Replicas *replicas)
     team_run(replicas->team, remove_copy, replicas);
     team_free(replicas->team);
     device_use(replicas->replica[0].device);
-    device_free(replicas->replica[0].device, replicas->scratch);
     free(replicas);
 }

@@ -167,7 +167,7 @@ static void naive(const Eval *eval, int share, double means[3])
             int sample = (int)(((int64_t)(i / labels) * size + rank) % count);
             const Verdict *v = &eval->result.verdicts[sample * labels + i % labels];
             int in_batch = i / labels / rows < batches - 1 ? rows : share - (batches - 1) * rows;
-            double weight = v->label < 0 ? 0 : 1.0 / in_batch / batches / size / labels;
+            double weight = 1.0 / in_batch / batches / size / labels;
             means[0] += weight * v->loss;
             means[1] += weight * 100 * (v->before < 1);
             means[2] += weight * 100 * (v->before < 5);

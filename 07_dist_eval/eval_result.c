@@ -98,8 +98,6 @@ static void print_predictions(const Result *r, FILE *out)
     fprintf(out, "index,label,prediction,class,predicted%s\n", data->test.pictures ? ",file" : "");
     for (int i = 0; i < data->test.count * data->test.per_row; i++) {
         const Verdict *v = &r->verdicts[i];
-        if (v->label < 0)
-            continue;       // a picture that was skipped
         if (data->test.pictures)
             picture_file(&data->test, i, file, sizeof file);
         fprintf(out, "%d,%d,%d,%s,%s%s%s\n", i, v->label, v->prediction,

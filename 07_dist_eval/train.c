@@ -287,6 +287,7 @@ static void save(Job *job, const char *suffix)
 // Saves within an epoch: the saved state includes the epoch's sums so far.
 static void save_midway(Job *job)
 {
+    // Of all ranks: after a restart rank 0 begins with these sums, and the others begin with 0.
     job->state.running = eval_sum(job->eval, read_finite(job, job->train_stats));
     compare_hashes(job->comm, job->device, model_hash(job->model)); // files hold what all have
     save(job, "");

@@ -105,8 +105,9 @@ typedef struct LoaderConfig {
     bool pad_tail;          // evaluation: the last batch has as many rows as the others
 } LoaderConfig;
 
-// Worker threads prepare batches ahead, in LOADER_SLOTS buffers, on a stream of their own; without
-// workers, loader_next makes its own batch. Picture files are decoded only when a batch needs them.
+// Worker threads make whole batches ahead, each in its own memory, and load them into LOADER_SLOTS
+// buffers, on a stream of their own; without workers, loader_next makes its own batch. Picture
+// files are decoded only when a batch needs them.
 // A canvas may be larger than its image, which is then centred on black.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);

@@ -53,7 +53,8 @@ how()
     *": sbatch --nodes=4 "* | *": srun --mpi=pmix ... train" | *": mpirun train" | *": scancel "* | \
         *": ./ddp slurm run scancel "* | \
         *": srun "*"--pty bash" | *" --data /lustre/"* | *": ./ddp slurm up 2 --gpus 2" | *": srun --gpus=1 "* | \
-        *": sbatch --nodes=1 "* | *": ./ddp data fashion-mnist" | \
+        *": sbatch --nodes="[12]" "* | *": srun -n "* | *": srun --kill-on-bad-exit=1 "* | \
+        *": ./ddp data fashion-mnist" | \
         *": ./ddp slurm disconnect 2" | *": ./ddp slurm reconnect 2" | *": srun getent hosts node1") not_run ;;
 
     # exercises; test_exercise.sh does the others

@@ -37,8 +37,8 @@ starts "Open MPI" on_head timeout -k 5 60 salloc -N2 --ntasks-per-node=2 mpirun 
 # Step 04 does not know Slurm. If srun starts it with PMIx, it finds its rank through Open MPI.
 starts "Open MPI" step "$BUILD/04_ddp_launcher/train" "${tiny[@]}"
 
-expect 0 "" env PROGRAMS="$BUILD/06_slurm" "$slurm" run sbatch --parsable "$SRC/06_slurm/job.sbatch" "${tiny[@]}"
+expect 0 "" "$slurm" run sbatch --parsable "$SRC/06_slurm/job.sbatch" "$train" "${tiny[@]}"
 job=$(cat "$TMP/output")
-check "job.sbatch" until_so 60 grep -qs "done$" "ddp-$job.log"
+check "job.sbatch" until_so 60 grep -qs "status 0$" "ddp-$job.log"
 check "its ranks are Slurm's" test "$(grep -c "of 4: Slurm == host node" "ddp-$job.log")" = 4
 test_done

@@ -12,7 +12,7 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 max_changed=60 max_hunks=10 max_file=350 max_reading=750
 # Files and steps with different limits.
 limits='
-02_data_parallel 457
+02_data_parallel 455
 spawn.c 150
 ddp.c 100
 ddp_naive.c 60
@@ -26,6 +26,7 @@ launch.c 353
 05_ddp_amp:hunks 16
 04_ddp_launcher 370
 04_ddp_launcher:hunks 12
+06_slurm 400
 07_dist_eval 455
 '
 branch=02_data_parallel # a dead end: the next step is compared with the one before it

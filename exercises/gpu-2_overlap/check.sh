@@ -14,8 +14,8 @@ GPU_SLOW=nccl:40 learner network 2
 for run in backward network; do
     grep ^rank $run.out | sort >$run.found
 done
-late="NCCL was slow, and the optimizer did not wait for it: it used this rank's own gradients. averaged[k] is missing, or
-recorded too early: record it on communicate after the all-reduce, and let compute wait for it."
+late="NCCL was slow, and the optimizer did not wait for it: it used this rank's own gradients. averaged[k] is missing,
+or recorded too early: record it on communicate after the all-reduce, and let compute wait for it."
 why="Backward was slow, and an all-reduce did not wait for it: it sent what was in the buffer before. final[k] is
 missing, or recorded too early: record it on compute after the copy to the GPU, and let communicate wait for it. (If
 only bucket 0 is wrong, perhaps the host reads the weights too early: at its end, step waits for the stream that updates
