@@ -36,15 +36,6 @@ if grep -q avx512_bf16 /proc/cpuinfo; then
     expect 0 "== amp: bf16" env DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 "$train" "${lenet[@]}" --max-steps 1
     expect 0 "== amp: bf16" "$train" -a gpt --data words --max-steps 1
     ! grep -q amx_bf16 /proc/cpuinfo || expect 0 "== amp: off: no" "$train" "${lenet[@]}" --max-steps 1
-    cat >one_is_old <<'END'
-#!/bin/sh
-export DNNL_MAX_CPU_ISA=AVX512_CORE_BF16
-[ "$RANK" = 0 ] || DNNL_MAX_CPU_ISA=AVX2
-exec "$@"
-END
-    chmod +x one_is_old
-    expect 0 "== amp: off" "$step/launch" --nproc-per-node 2 -- ./one_is_old "$train" "${lenet[@]}"
-    check "it says why, once" is "$(grep -c "all ranks use avx2" "$TMP/output")" 1
 fi
 for type in off bf16; do
     expect 0 "" "$train" "${lenet[@]}" --arch resnet18 --max-steps 1 --amp $type --metrics $type.jsonl

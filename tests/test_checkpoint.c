@@ -195,8 +195,8 @@ TEST(contents)
                    && memcmp(t->shape, wanted[i].shape, sizeof wanted[i].shape) == 0,
                "%s", wanted[i].name);
     }
-    // 10 parameters and their momentum, 4 running statistics, 2 counters, 15 numbers
-    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 15);
+    // 10 parameters and their momentum, 4 running statistics, 2 counters, 14 numbers
+    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 14);
     st_close(&file);
     free_run(&r);
 }

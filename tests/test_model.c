@@ -63,7 +63,7 @@ static Progress pass(Model *model, const float *images, const float *final)
     model_forward(model, images, 4, true);
     seed_backward(model, 4);
     model_backward(model, on_ready, &p);
-    EXPECT_EQ_INT(p.next, model->grad_count);
+    EXPECT_EQ_INT(p.next, model->ready_count);
     // 20 convolutions and fc have a range each. Each of 20 norms has one too, unless it joins the range before
     // (with ops_beside).
     EXPECT_EQ_INT(p.calls, 20 + 1 + (ops_beside ? 0 : 20));
@@ -76,7 +76,7 @@ TEST(gradients_are_final_and_front_to_back)
     model_init(model, 1);
     float *images = random_images(model);
     pass(model, images, NULL);
-    float *final = floats_of(model->grads, model->grad_count);
+    float *final = floats_of(model->grads, model->ready_count);
     EXPECT_EQ_INT(pass(model, images, final).wrong, 0);
     model_free(model);
     check_ends();

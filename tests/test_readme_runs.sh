@@ -113,6 +113,8 @@ END
     ln -s "$tree/build/cpu/${step}train" "$TMP/bin/${step%/}"
     [ ! -e "$BUILD/$step/launch" ] || ln -s "$BUILD/$step/launch" "build/cpu/$step"
 done
+sed 's|train" "|train_naive" "|' build/cpu/03_ddp_fork/train >build/cpu/03_ddp_fork/train_naive
+chmod +x build/cpu/03_ddp_fork/train_naive
 printf '#!/bin/sh\nexec "%s" -e 1024 -r 1 "$@"\n' "$BUILD/comm_bench" >build/cpu/comm_bench
 chmod +x build/cpu/comm_bench
 ln -s "$tree/build/cpu/comm_bench" "$TMP/bin"

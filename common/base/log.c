@@ -113,9 +113,18 @@ Log *log_new(const LogConfig *config, bool append)
     return log;
 }
 
+// The cursor leaves the progress line.
+static void leave_line(Log *log)
+{
+    PROGRESS_WRITING("to stdout");
+    if (log->line.shown)
+        printf("\n");
+    log->line.shown = false;
+}
+
 void log_free(Log *log)
 {
-    log_progress_end(log);
+    leave_line(log);
     if (log->metrics)
         fclose(log->metrics);
     free(log->path);
@@ -183,10 +192,7 @@ static void progress_draw(Log *log, bool force)
 void log_progress_end(Log *log)
 {
     log->line.seconds = clock_now() - log->line.started;
-    PROGRESS_WRITING("to stdout");
-    if (log->line.shown)
-        printf("\n");
-    log->line.shown = false;
+    leave_line(log);
     trace_end();
 }
 
@@ -195,7 +201,7 @@ void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64
     trace_begin("epoch");
     log->reported = log->stepped = clock_now();
     log->line = (ProgressLine){ .epoch = epoch, .epochs = epochs, .step = step, .steps = steps,
-                            .first_step = step, .started = log->reported };
+                                .first_step = step, .started = log->reported };
     log_progress(log, step, 0);
 }
 

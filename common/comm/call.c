@@ -99,7 +99,9 @@ void call_work_begin(Comm *comm, const Call *call)
     snprintf(span, sizeof span, "%s%s", name, size);
     snprintf(joined, sizeof joined, "%s #%" PRIu64, comm->name, call->number);
     trace_begin_call(span, call->number && !is_pair(call) ? joined : NULL);
-    snprintf(joined, sizeof joined, call->count ? " of %zu" : "", call->count);
+    joined[0] = '\0';
+    if (call->count > 0)
+        snprintf(joined, sizeof joined, " of %zu", call->count);
     progress_call("%s%s (%s)%s%s", name, joined, comm->name, call->section[0] ? ", in " : "",
                   call->section);
 }
