@@ -54,9 +54,10 @@ static StoreHead ask(Store *s, const StoreHead *request, const void *sent, void 
     if (!lost && !s->left)
         lost = store_receive(s->socket, &answer, value, STORE_MOST, s->timeout, early);
     if (lost) {
-        usleep(launcher_us);
+        bool silent = strcmp(lost, "no answer") == 0;
+        usleep(silent ? 0 : launcher_us);
         WARN("its last output, or its machine's log, may show why", "rank 0 (%s) is lost: %s%s",
-             s->rank0, lost, strcmp(lost, "no answer") == 0 ? " within --timeout" : "");
+             s->rank0, lost, silent ? " within --timeout" : "");
         leave_at_once(EXIT_REPORTED);
     }
     if (answer.what == STORE_END)
