@@ -39,7 +39,7 @@ export GPU_TIMEOUT=2
 [ -z "$sanitizers" ] || GPU_TIMEOUT=8
 expect 1 "rank 2 of 3 (" ranks 3 ring
 check "the message says for whom rank 1 waits" \
-    grep -q 'rank 1 of 3 .* waits: .* send of 4 (NCCL 1: 1 > 2)' "$TMP/output"
+    grep -q 'rank 1 of 3 .*, in send of 4 (NCCL 1: 1 > 2); ' "$TMP/output"
 expect 1 "rank 0 calls all_reduce #1 of 4 f32, but rank 1 calls broadcast #1 of 4 f32 from rank 0" ranks 2 other_call
 expect 1 "rank 0 sends 4 values to rank 1, which receives 16" ranks 2 counts
 expect 1 "cudaSetDevice(1): the memory or streams that this rank has already made are on GPU 0" ranks 2 late_gpu

@@ -175,7 +175,7 @@ static const char *join(int socket, const StoreHello *new)
     Peer *p = &server.peers[new->size == server.config.size ? new->rank : 0];
     lock();
     bool again = p->pid == new->pid && strcmp(p->host, new->host) == 0;
-    bool late = !again && (find("run") || p->ended > 0);
+    bool late = p->here && !again && (find("run") || p->ended > 0);
     if (new->size != server.config.size) {
         snprintf(what, sizeof what, "rank %d (%s, pid %d) has a world size of %d, but rank 0 (%s, "
                  "pid %d) has %d", new->rank, new->host, new->pid, new->size, p->host, p->pid,
@@ -394,18 +394,18 @@ static void judge_deaths(double now)
     store_end_all(!server.config.supervised);
 }
 
-// Copies what is known of the ranks. Returns the number of beats and of joined ranks. absent: this
-// process was stopped, so nothing could be heard.
+// Copies what is known of the ranks. Returns the number of beats and of joined ranks, or -1: the
+// run is over. absent: this process was stopped, so nothing could be heard.
 static int64_t look(bool absent, bool *all)
 {
     lock();
-    int64_t signs = server.joined;
+    int64_t signs = server.over ? -1 : server.joined;
     *all = server.joined == server.config.size;
     progress_read(&server.peers[0].record);
     server.peers[0].heard = clock_now();
     for (Peer *p = server.peers; p < server.peers + server.config.size; p++) {
         p->heard = absent ? clock_now() : p->heard;
-        signs += p->record.beats;
+        signs += server.over ? 0 : p->record.beats;
     }
     memcpy(server.seen, server.peers, (size_t)server.config.size * sizeof *server.seen);
     unlock();
@@ -423,6 +423,8 @@ static void *watch(void *arg)
         double now = clock_now();
         bool all, absent = now - last > 2;
         int64_t signs = look(absent, &all);
+        if (signs < 0)
+            return NULL;
         last = now;
         judge_deaths(now);
         if (signs != before || absent) {

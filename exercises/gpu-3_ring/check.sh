@@ -10,7 +10,7 @@ export GPU_TIMEOUT=4 GPU_SLOW=nccl:30
 # who_waits NAME: prints what each rank waits for, from the message of the run that hung.
 who_waits()
 {
-    sed -nE 's/.*: (rank [0-9]+) of .* waits: .* (send|receive) of .*: ([0-9]+) > ([0-9]+)\)$/\1 \2 \3 \4/p' "$1.out" |
+    sed -nE 's/.*: (rank [0-9]+) of .*, in (send|receive) of .*: ([0-9]+) > ([0-9]+)\);.*/\1 \2 \3 \4/p' "$1.out" |
         awk '{ print "rank", $2, "waits in a", $3, $3 == "send" ? "to rank " $5 : "from rank " $4 }'
 }
 # all_numbers N: what N ranks must print

@@ -179,12 +179,14 @@ static void move(const Call *c)
     Stream *here = device_stream(shim_gpu);
     bool sends = c->kind == SEND;
     int me = c->comm->rank, from = sends ? me : c->peer, to = sends ? c->peer : me;
-    char name[16];
+    char name[16], text[64];
     World pair = world;
     pair.size = 2;
     pair.rank = !sends;
     snprintf(name, sizeof name, "NCCL %d: %d > %d", c->comm->number, from, to);
-    progress_call("%s of %zu (%s)", sends ? "send" : "receive", c->count, name);
+    snprintf(text, sizeof text, "%s of %zu (%s)", sends ? "send" : "receive", c->count, name);
+    progress_call("%s", text);
+    PROGRESS_DOING("in", text);
     if (!c->lane->comm)
         c->lane->comm = comm_new(&pair, shim_gpu, name, NULL);
     int64_t sent = (int64_t)c->count;
