@@ -1,4 +1,5 @@
-// spawn.c - forks the ranks, and waits for them. The first that dies ends all others.
+// spawn.c - forks the ranks, and waits for them. When one dies, the parent ends all others. If one
+// hangs, rank 0 notices it (store.h).
 //
 //   parent   binds a port, fork fork | waitpid .......................... rank 1 | TERM | exit
 //   rank 0                 |     | meets | step | step | waits for rank 1 ...           X

@@ -7,7 +7,7 @@
 //   compute   | forward | backward                     |   | optimizer |
 //   buckets                  | 0 |     | 1 |           | 2 |
 //
-// With a bucket that has room for all gradients, this file does what ddp_naive.c does.
+// With a bucket that has room for all gradients, this file gives what ddp_naive.c gives.
 #include "ddp.h"
 #include "check.h"
 

@@ -9,7 +9,7 @@
 // with it: so each rank has a process group. The keys Ctrl-C and Ctrl-Z then reach only launch.
 //
 // Several machines have a launch each. The launches do not communicate. When a rank fails, the
-// ranks on the other machines must notice it and end. Then each launch can restart its ranks.
+// ranks on the other machines notice it (store.h) and end. Then each launch can restart its ranks.
 #include "args.h"
 #include "check.h"
 #include "interrupt.h"

@@ -12,8 +12,8 @@ typedef struct Ddp Ddp;
 Ddp *ddp_new(float *grads, size_t count, Device *device, Comm *comm, size_t bucket_bytes);
 void ddp_free(Ddp *ddp);    // after comm_free: the communicator may wait for ddp's stream
 
-// Backward calls it when these gradients are final. Fails unless the range begins where the last
-// one ended. arg: the Ddp.
+// Backward calls it when all work that makes these gradients final is on the compute stream. Fails
+// unless the range begins where the last one ended. arg: the Ddp.
 void ddp_ready(void *arg, size_t offset, size_t count);
 // After backward. Later work on the compute stream sees gradients that are averaged over all ranks.
 // Fails if backward has left out a gradient.
