@@ -104,8 +104,9 @@ export FAKE_GPUS=1
 expect 1 "there is no GPU 1" ./02 --devices 0,1 "${one[@]}"
 export FAKE_GPUS=2
 expect 1 "NCCL 2.25 may hang with several communicators on a device" env FAKE_NCCL_VERSION=22500 \
-    "${seven[@]}" "${two[@]}" --amp off --sync-bn
-FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once trains ./07 "${one[@]}" --amp off --sync-bn
+    "${seven[@]}" "${two[@]}" --arch convnet --amp off --sync-bn
+FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once trains ./07 "${one[@]}" --arch convnet --amp off \
+    --sync-bn
 FAKE_NCCL_VERSION=22500 check "nor do two without --sync-bn" at_once trains "${seven[@]}" "${two[@]}" --amp off
 expect 1 "there is no NVIDIA driver" env FAKE_COUNT=35 FAKE_DRIVER=0 ./01 "${one[@]}"
 expect 1 "this process finds no GPU" env FAKE_COUNT=100 ./03 "${two[@]}"

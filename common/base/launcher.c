@@ -3,7 +3,6 @@
 #include "threads.h"
 
 #include <signal.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -41,17 +40,28 @@ static pid_t parent_of(pid_t pid)
     return state == 'Z' || state == 'X' ? 0 : parent;
 }
 
+static pid_t leader, launcher;      // whom wait_for_death watches, if they are other processes
+
 // In a thread. (Many clusters' kernels are too old for pidfd_open.)
 static void *wait_for_death(void *arg)
 {
-    pid_t leader = getpgrp(), launcher = (pid_t)(intptr_t)arg, parent = getppid();
+    pid_t parent = getppid();
     while (getppid() == parent && (leader == getpid() || parent_of(leader) == launcher))
         usleep(100000);
     leave_at_once(EXIT_REPORTED);
 }
 
-// A launcher makes each process that it starts the leader of a process group. If that is a script,
-// this process is in its group, but the launcher is the leader's parent.
+static bool is_above(pid_t pid)
+{
+    pid_t at = getpid();
+    while (at > 1 && at != pid)
+        at = parent_of(at);
+    return at == pid;
+}
+
+// launch makes each process that it starts the leader of a process group. If that is a script, this
+// process is in its group, and launch is the leader's parent. Slurm puts all tasks of a node into
+// the group of the first: a leader that is not above this process does not matter.
 bool launcher_follow(void)
 {
     static const char *const marks[] = { "TORCHELASTIC_RESTART_COUNT", "OMPI_COMM_WORLD_SIZE",
@@ -59,7 +69,10 @@ bool launcher_follow(void)
     size_t i = 0, count = sizeof marks / sizeof *marks;
     while (i < count && !getenv(marks[i]))
         i++;
-    pid_t leader = getpgrp(), launcher = leader == getpid() ? getppid() : parent_of(leader);
+    leader = getpgrp();
+    if (parent_of(leader) != 0 && !is_above(leader))
+        leader = getpid();
+    launcher = parent_of(leader);
     if (i == count || parent_of(getpid()) == 0)     // no launcher, or /proc is not readable
         return i == 0;
     if (launcher == 0 && i > 0)         // a shell made the group, and has ended: (train &)
@@ -68,6 +81,6 @@ bool launcher_follow(void)
         leave_at_once(EXIT_REPORTED);   // the script has died: launch did, or ended it
     if (launcher == getppid())          // the kernel then also kills a stopped process
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-    pthread_detach(thread_start(wait_for_death, (void *)(intptr_t)launcher, "the launcher"));
+    pthread_detach(thread_start(wait_for_death, NULL, "the launcher"));
     return i == 0;
 }

@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # In a first run, rank 1 starts long after rank 0 has written its file. Then rank 0 is killed while its file exists. In
-# the next run rank 1 starts first, so it finds that file; then rank 0 starts. The ranks must meet both times.
+# the next run rank 1 starts first, so it finds that file, which it must not delete; then rank 0 starts. The ranks must
+# meet both times.
 # fails with: started again: both ranks train
 build
 # task NAME RANK: starts the rank in the background. Its output is in NAME.RANK.out; $task is the pid of its parent,
@@ -32,6 +33,8 @@ meets()
         touch -d "1 minute ago" note
     else
         sleep 0.5
+        [ -e note ] || why="The old file is gone: rank 1 deleted it. A moment later it might have been the new one of
+rank 0, and no rank would ever find that again." wrong "rank 1 leaves the file alone" </dev/null
     fi
     task "$2" $((1 - $3))
     wait "$task"
