@@ -11,12 +11,12 @@
 #include "interrupt.h"
 #include "launcher.h"
 #include "machine.h"
-#include "progress.h"
 #include "store.h"
 #include "trace.h"
 
 #include <ctype.h>
 #include <mpi.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -113,6 +113,15 @@ static void from_environment(const RendezvousConfig *c, World *world, StoreConfi
 
 // --- from MPI ------------------------------------------------------------------------------------
 
+static void end_late(int none)
+{
+    static const char said[] = "MPI has not connected the ranks within --timeout: is one or mpirun "
+                               "stopped? --iface NAME chooses MPI's network\n";
+    ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
+    (void)written;                          // stderr may be closed
+    leave_at_once(EXIT_FAILED);
+}
+
 static void start_mpi(void)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
@@ -132,7 +141,8 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
 {
     MPI_Comm here;
     int local_rank;
-    PROGRESS_DOING("waiting for", "MPI_Init (--iface NAME chooses its network)");
+    signal(SIGALRM, end_late);              // nobody else watches this rank yet
+    alarm(c->timeout > 0 ? (unsigned)c->timeout + 1 : 0);
     start_mpi();
     MPI_Comm_rank(MPI_COMM_WORLD, &world->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world->size);
@@ -147,6 +157,7 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
     MPI_Bcast(store->token, sizeof store->token, MPI_BYTE, 0, MPI_COMM_WORLD);
     MPI_Comm_free(&here);
     MPI_Finalize();
+    alarm(0);
     launcher_check(world->size);
 }
 

@@ -161,7 +161,7 @@ check "the stopped run resumes" at_once trains "${seven[@]}" "${two[@]}" --amp o
 check "the resumed run ends with the same weights" test "$hash" = "$six"
 
 unset FAKE_DELAY
-FAKE_LOAD=7000 check "CUDA and cuDNN are loaded slowly" trains ./03 -n 2 "${two[@]}" --timeout 6
+FAKE_LOAD=7000 check "CUDA and cuDNN are loaded slowly" trains ./03 -n 2 "${two[@]}" --timeout 30
 check "it still ends with the same weights" test "$hash" = "$pair"
 
 FAKE_INIT_HANGS=1 expect 1 "waiting for NCCL to connect the ranks; " "${seven[@]}" "${two[@]}" --amp off --timeout 3
