@@ -19,7 +19,7 @@ launch=$BUILD/04_ddp_launcher/launch
 hosts=$SRC/tests/hosts.sh
 compare=$BUILD/../tests/tool_compare_weights
 timeout=2
-margin=6                            # additional s to report a fault and to kill ranks that do not end
+margin=10                           # additional s to report a fault and to kill ranks that do not end
 job=(--arch lenet --data synthetic --train-samples 9600 --test-samples 8 -b 32 --epochs 2 -j 0 --lr 0.05 --threads 1
     --timeout "$timeout")
 saving=(--save "$TMP/net" --resume auto --save-every 3)
@@ -389,7 +389,7 @@ chaos()
         slurm)
             train=$BUILD/06_slurm/train
             job+=(--amp off)
-            margin=10       # to end a stopped rank, Slurm continues it, and kills it 3 s later
+            margin=14       # to end a stopped rank, Slurm continues it, and kills it 3 s later
             arena $events slurm -- "rank KILL" "rank SEGV" "rank STOP"
             ;;
         launch)

@@ -320,6 +320,8 @@ deaths()
     check "nothing is left" until_so 10 nothing_left
 }
 
+is_idle() { [ "$(on_head sinfo -h -n "$(node_name "$1")" -o %T)" = idle ]; }
+
 disconnected()
 {
     [ -n "$hosts" ] || return
@@ -331,8 +333,12 @@ disconnected()
     "$slurm" disconnect 2
     check "the lost rank is reported" until_so 10 says "$job" "rank [23] of 4 ("
     check "requeued" until_so 40 says "$job" "requeued\|DUE TO"
-    sleep 2
+    # When the node is back, Slurm ends what the job left there. A restart at the same moment would be ended, too.
+    on_head scontrol hold "$job"
     "$slurm" reconnect 2
+    check "the node is back" until_so 60 is_idle 2
+    sleep 3
+    on_head scontrol release "$job"
     expect 0 "status 0" done_with "$job" 90
     check "the same bits" test "$(hash_of)" = "$wanted"
     check "nothing is left" until_so 30 nothing_left
