@@ -30,15 +30,18 @@ pipe()
 }
 terminal()      # Ctrl-S, and Ctrl-Q after 5 s
 {
-    python3 - "$BUILD/04_ddp_launcher/launch" -n 2 -- "$train" "${long[@]}" --max-steps 500 --timeout 2 <<'END'
+    python3 - "$BUILD/04_ddp_launcher/launch" -n 2 -- "$train" "${long[@]}" --timeout 2 <<'END'
 import os, pty, subprocess, sys, termios, threading, time
 master, slave = pty.openpty()
 run = subprocess.Popen(sys.argv[1:], stdin=slave, stdout=slave, stderr=slave)
+trains = threading.Event()
 def read():
     while data := os.read(master, 65536):
         sys.stdout.write(data.decode(errors="replace"))
+        if b"epoch 1/1" in data:
+            trains.set()
 threading.Thread(target=read, daemon=True).start()
-time.sleep(1.5)
+trains.wait(30)
 termios.tcflow(slave, termios.TCOOFF)
 time.sleep(5)
 print("while it was paused:", "ended" if run.poll() is not None else "it runs")
