@@ -332,12 +332,13 @@ disconnected()
     check "it has saved" until_so 30 says "$job" "saved: .*st$"
     "$slurm" disconnect 2
     check "the lost rank is reported" until_so 10 says "$job" "rank [23] of 4 ("
-    check "requeued" until_so 40 says "$job" "requeued\|DUE TO"
+    check "requeued" until_so 40 says "$job" "DUE TO\|Node failure"
     # When the node is back, Slurm ends what the job left there. A restart at the same moment would be ended, too.
     on_head scontrol hold "$job"
     "$slurm" reconnect 2
     check "the node is back" until_so 60 is_idle 2
-    sleep 3
+    check "nothing is left of the job there" until_so 60 on_node 2 bash -c '! pgrep slurmstepd'
+    sleep 4
     on_head scontrol release "$job"
     expect 0 "status 0" done_with "$job" 90
     check "the same bits" test "$(hash_of)" = "$wanted"
