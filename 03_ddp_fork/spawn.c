@@ -92,9 +92,9 @@ static int rank_of(pid_t pid)
     return rank;
 }
 
-// Returns the run's exit status: that of the first rank that failed by itself. A rank that ends
-// because of another one, or because the parent was asked to end, is not to blame. But the status
-// of weights that differ is never hidden.
+// Returns the run's exit status: that of the first rank that failed, unless it ended because
+// another had failed or because the parent got a signal. The status of weights that differ always
+// counts.
 static int wait_for_ranks(int size)
 {
     int status = 0, first = 0, failed = 0;  // first: the status of the rank to blame

@@ -275,8 +275,8 @@ static bool ends_as_asked(int status)
     return number > 0 && (number == asked || stops);
 }
 
-// Returns the run's exit status: that of the first rank that failed by itself. A rank that ends
-// because of another one, or because launch was asked to end or has ended it, is not to blame.
+// Returns the run's exit status: that of the first rank that failed, unless it ended because
+// another had failed, or because launch got a signal or sent it one.
 static int wait_for_ranks(const Launch *l)
 {
     int status = 0, first = 0, failed = 0;

@@ -141,7 +141,7 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
 {
     MPI_Comm here;
     int local_rank;
-    signal(SIGALRM, end_late);              // nobody else watches this rank yet
+    signal(SIGALRM, end_late);              // the store does not watch this rank yet
     alarm(c->timeout > 0 ? (unsigned)c->timeout + 1 : 0);
     start_mpi();
     MPI_Comm_rank(MPI_COMM_WORLD, &world->rank);
