@@ -308,7 +308,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first: the next file's best_top1 must never exceed .best's score
+        save(job, ".best");     // first: no file may name a best_top1 that .best does not have
     save(job, "");
 }
 
@@ -330,8 +330,8 @@ static bool train_epoch(Job *job)
     log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs, job->state.step, steps);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
-        // A recording contains addresses, so each of the loader's buffers needs its own recording.
-        // A recording also contains sizes, so a short batch needs its own.
+        // A recording (a CUDA graph) holds addresses: each of the loader's buffers needs its own.
+        // It also holds sizes. A short batch, always in the same buffer, needs a recording, too.
         int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
         replay_run(job->replay, key, train_step, job);
         stop_agree(job->stop);
