@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
 # run.sh SECONDS COMMAND... - runs one test, and ends with its exit status. The test gets its own scratch
 # directory, $TMP, which is deleted afterwards. A test that takes longer than SECONDS is ended, and fails. A
-# status of 0 becomes 1 if the test leaves a process, or a file in /dev/shm.
+# status of 0 becomes 1 if the test leaves a process, or a file in /dev/shm. If a file of $NEEDS (a list with colons) is
+# not there, the test is skipped.
 set -u
 limit=$1
 shift
+
+IFS=: read -ra needs <<<"${NEEDS:-}"
+for file in "${needs[@]}"; do
+    [ -e "$file" ] || { echo "skipped: $file is not built"; exit 77; }
+done
+unset NEEDS
 
 TMP=$(mktemp -d "${TMPDIR:-/tmp}/ddp-test.XXXXXX") || exit 1
 export TMP TMPDIR=$TMP

@@ -91,9 +91,17 @@ expect 1 'the cuda backend cannot be built here' ddp run 01 --backend cuda
     exit $failed) || failed=$((failed + 1))
 ln -s "$tree/ddp" "$TMP/door"
 expect 3 'trained with' env PATH="$TMP/bin" "$TMP/door" run 01
-expect 0 'ctest got --preset default --parallel' ddp test -R data
+expect 0 'ctest got --preset all --parallel' ddp test -R data
 check "ctest's own last line is the last" grep -q 'passed$' <(tail -1 "$TMP/output")
 check "and it got the options" grep -qF -- '-R data' "$TMP/output"
+expect 2 "test: all takes no options" ddp test all -R data
+expect 0 "These three are so" ddp test quick
+check "quick stops there" is "$(grep -c 'ctest got' "$TMP/output")" 1
+expect 0 "-LE ^quick\$|^slow\$" ddp test
+expect 0 "ctest got --preset tsan" ddp test all
+check "all has the slow tests" grep -q -- '-LE ^quick\$$' "$TMP/output"
+check "and builds asan" grep -qF -- '$ cmake --build --preset asan --parallel' "$TMP/output"
+check "but no clang here" not grep -q -- '--preset clang' "$TMP/output"
 
 pretend ctest 'case "$*" in
 *-N*) printf "  Test  #1: test_late\n  Test #12: test_later\n" ;;

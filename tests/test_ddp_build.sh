@@ -68,13 +68,13 @@ fi
 expect 0 "rm -rf build" ./ddp clean
 check "clean" test ! -e build
 
-expect 0 "cuda backend: left out: DDP_CUDA is OFF" cmake -S 04_ddp_launcher -B "$TMP/any where" -DDDP_CUDA=OFF \
+expect 0 "cuda backend: left out: DDP_CUDA is OFF" cmake -S 03_ddp_fork -B "$TMP/any where" -DDDP_CUDA=OFF \
     -DCMAKE_BUILD_TYPE=Debug -DCMAKE_DISABLE_FIND_PACKAGE_PNG=ON
 check "pictures need libpng" grep -q "folders of pictures: left out: no libpng (libpng-dev)" "$TMP/output"
-expect 0 "" cmake --build "$TMP/any where" --parallel --target 04_ddp_launcher_cpu
-alone=$TMP/any\ where/cpu/04_ddp_launcher
+expect 0 "" cmake --build "$TMP/any where" --parallel
+alone=$TMP/any\ where/cpu/03_ddp_fork
 expect 0 "usage:" "$alone/train" --help
-expect 0 "weight hash" "$alone/launch" -n 2 -- "$alone/train" -a lenet --data synthetic --max-steps 1 --threads 1
+expect 0 "weight hash" "$alone/train" -n 2 -a lenet --data synthetic --max-steps 1 --threads 1
 expect 1 "--data /tmp: this program cannot read pictures: there was no libpng (libpng-dev)" "$alone/train" --data /tmp
 
 if toolkit=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc); then

@@ -40,7 +40,7 @@ like()
 }
 
 at_once() { FAKE_DELAY=0 "$@"; }
-seven=("$tree/cpu/07_dist_eval/launch" -n 2 -- ./07)
+seven=("$tree/cuda/07_dist_eval/launch" -n 2 -- ./07)
 
 check "one device" at_once trains ./01 "${one[@]}"
 alone=$hash
@@ -77,7 +77,7 @@ check "steps were skipped" grep -qE "step.*skipped: [1-9]" "$TMP/output"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
 # As above, the second batch begins at no multiple of 16 bytes.
 virtual=("${common[@]}" --arch convnet --image-size 30 -b 3 --amp fp16 --growth-interval 3 --virtual-ranks 2)
-two_processes=("$tree/cpu/07_dist_eval/launch" -n 2 -- ./05-6)
+two_processes=("$tree/cuda/07_dist_eval/launch" -n 2 -- ./05-6)
 check "two virtual ranks" at_once trains ./05-6 "${virtual[@]}"
 virtual_hash=$hash
 check "the same on one rank" like "$virtual_hash" ./05-6 "${virtual[@]}" --bucket-mb 0.02
@@ -90,8 +90,8 @@ check "the same on two ranks" like "$virtual_hash" "${two_processes[@]}" "${virt
 
 evaluate()
 {
-    FAKE_GPUS=3 timeout -k 5 60 "$tree/cpu/07_dist_eval/launch" -n "$1" -- ./07 -e --init net.st "${two[@]}" --amp off \
-        --test-samples 45 --per-class --predictions "$2.csv" >"$TMP/output" 2>&1 </dev/null || return 1
+    FAKE_GPUS=3 timeout -k 5 60 "$tree/cuda/07_dist_eval/launch" -n "$1" -- ./07 -e --init net.st "${two[@]}" \
+        --amp off --test-samples 45 --per-class --predictions "$2.csv" >"$TMP/output" 2>&1 </dev/null || return 1
     grep -E '^   == (test:|[0-9]+ )' "$TMP/output" >"$2.out"
 }
 evaluated_alike() { evaluate "$1" many && diff one.out many.out && cmp one.csv many.csv; }

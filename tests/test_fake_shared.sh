@@ -13,7 +13,7 @@ safe=(--check-collectives)      # the host takes part in the one message of a st
 step() { echo "$tree/fake/$1/train"; }
 like() { trains "${@:2}" && is "$hash" "$1"; }
 # launched STEP RANKS OPTION...: as `like`, of ranks that STEP's launcher starts
-launched() { like "${own[$2]}" "$tree/cpu/$1/launch" -n "$2" -- "$(step "$1")" "${@:3}"; }
+launched() { like "${own[$2]}" "$tree/cuda/$1/launch" -n "$2" -- "$(step "$1")" "${@:3}"; }
 said_once() { [ "$(grep -c "ranks share" "$TMP/output")" = 1 ] && grep -qxF "[init] == $1 and take turns: \
 for learning, not for speed" "$TMP/output"; }
 
@@ -64,7 +64,7 @@ check "Slurm: one line" said_once "2 ranks share 1 GPU"
 
 # Two communicators on a shared GPU, with everything else.
 all=("${two[@]}" --arch convnet --amp fp16 --accumulate 2 --clip-norm 5 --compress fp16 --sync-bn --growth-interval 3)
-seven=("$tree/cpu/07_dist_eval/launch" -n 2 -- "$(step 07_dist_eval)")
+seven=("$tree/cuda/07_dist_eval/launch" -n 2 -- "$(step 07_dist_eval)")
 check "fp16 and more, without overlap" trains "${seven[@]}" "${all[@]}" "${safe[@]}"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
 

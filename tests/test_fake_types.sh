@@ -14,7 +14,7 @@ train()
 {
     local ranks=$1 name=$2
     shift 2
-    trains "$tree/cpu/07_dist_eval/launch" -n "$ranks" -- "$tree/fake/07_dist_eval/train" "${common[@]}" \
+    trains "$tree/cuda/07_dist_eval/launch" -n "$ranks" -- "$tree/fake/07_dist_eval/train" "${common[@]}" \
         -b $((4 / ranks)) --save "$name.st" "$@" && grep "== test:" "$TMP/output" >"$name.test"
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: PROCESSORS all
+# ctest: PROCESSORS all LABELS quick
 # Ranks that share a global batch must have nearly the losses and weights of one process with the whole batch, whatever
 # their number and however the gradients travel. A second run must give the same bits.
 . "$SRC/tests/test.sh"

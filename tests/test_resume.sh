@@ -2,7 +2,7 @@
 # Runs with the same seed and the same number of threads give bit-identical weights. So does a run that was killed at
 # any step and resumed.
 #
-# ctest: TIMEOUT 300 PROCESSORS 2
+# ctest: TIMEOUT 300 PROCESSORS 2 LABELS quick
 . "$SRC/tests/test.sh"
 # An epoch has 7 steps, the last one of 4 samples.
 train() { expect 0 "weight hash: " run "$@"; }

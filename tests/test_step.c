@@ -1,5 +1,5 @@
 // test_step.c - training steps, compared with PyTorch's: single steps, a run of LeNet, and AdamW.
-// ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS none
+// ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS none LABELS quick
 //
 //   test_step                                   the files of tests/reference
 //   test_step STEP.safetensors...               these files
