@@ -29,11 +29,11 @@ sub slurp
 # --- code -----------------------------------------------------------------------------------------------------------
 
 my %known = map { ("--$_" => 1) } qw(
-    account bind bind-to container-image container-mounts container-workdir cpus-per-task distribution exclude exclusive
-    export gpu-bind gpus-per-node gpus-per-task gpus gres gres-flags install jobid kill-on-bad-exit local_rank me mem
-    monitor-interval mpi no-python nv
-    nodelist nodes ntasks-per-node open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative requeue shm-size signal tee
-    time);
+    account bind bind-to container-env container-image container-mounts container-workdir cpus-per-task dependency
+    distribution exclude exclusive export gpu-bind gpus gpus-per-node gpus-per-task gres gres-flags hint install
+    job-name jobid kill-on-bad-exit local_rank map-by me mem monitor-interval mpi no-python nodelist nodes ntasks
+    ntasks-per-node nv open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative
+    requeue shm-size signal switches tee time);
 
 sub learn_options
 {
