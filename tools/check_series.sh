@@ -29,7 +29,6 @@ launch.c 353
 06_slurm 400
 07_dist_eval 455
 '
-branch=02_data_parallel # a dead end: the next step is compared with the one before it
 optional='launch.c'     # a reader can skip it, so it does not count as reading
 
 # Files that a step may change because it teaches them, besides train.c, README.md, CMakeLists.txt and pictures.

@@ -1,6 +1,10 @@
 # shellcheck shell=bash
 # steps.sh - shared by the tools that compare steps: which files a step has, and how two steps differ.
 
+# A dead end: the next step builds on the one before it.
+# shellcheck disable=SC2034  # the tools read it
+branch=02_data_parallel
+
 # The steps below the current directory, in order.
 list_steps()
 {
