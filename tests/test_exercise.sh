@@ -19,7 +19,7 @@ for file in task.md change.patch check.sh; do
 done
 
 # For each exercise of a step, finds the first README, from that step on, that shows at least a quarter of the solution.
-# Before the solution's first line, this README must say (for exercise 03-1) "Stop. Do 03-1 now.".
+# Before the solution's first line, this README or an earlier one must have a Stop for the exercise.
 solution_lines()
 {
     if [ -f "$1/solution.patch" ]; then
@@ -30,23 +30,34 @@ solution_lines()
 }
 shown_without_stop()
 {
-    local folder page step id shown
+    local folder page step id shown before
     for folder in "$SRC"/exercises/0*/; do
         solution_lines "$folder" >lines
         step=$(sed -n 's/^- step: *//p' "$folder/task.md") id=$(basename "$folder" | cut -d_ -f1)
         [ -s lines ] || continue
+        before=(/dev/null)
         for page in "$SRC"/0[1-7]_*/README.md; do
-            [[ ! ${page#"$SRC/"} < $step ]] || continue
+            [[ ! ${page#"$SRC/"} < $step ]] || { before+=("$page"); continue; }
             shown=$(grep -oFf lines "$page" | sort -u | wc -l)
-            [ "$shown" -ge $((($(wc -l <lines) + 3) / 4)) ] || continue
+            [ "$shown" -ge $((($(wc -l <lines) + 3) / 4)) ] || { before+=("$page"); continue; }
             grep -nFf lines "$page" | head -1 | cut -d: -f1 >first
-            head -"$(cat first)" "$page" | grep "^\*\*Stop\. Do [^.]* now[.*]" | grep -qw -- "$id" ||
-                echo "${page#"$SRC/"}:$(cat first): the answer to $id, without a line 'Stop. Do $id now.' before it"
+            { cat "${before[@]}"; head -"$(cat first)" "$page"; } |
+                grep "^<!-- stop: " | grep -qw -- "$id" ||
+                echo "${page#"$SRC/"}:$(cat first): the answer to $id, without a Stop for it before"
             break
         done
     done
 }
 check "a page says Stop before it shows an answer" diff <(shown_without_stop) /dev/null
+
+# The exercises of these plans stand on the pages in the plan's order, each once.
+stops() { sed -n 's/^<!-- stop: \(.*\) -->$/\1/p' "$SRC"/0[1-7]_*/README.md | tr ' ' '\n'; }
+planned() { sed -n "s/^$1 [^0-9]*[0-9]* *//p" "$SRC/docs/workshop/plan.txt" | tr , '\n' | awk '{ print $1 }'; }
+for plan in hour half day; do
+    check "the pages' Stops have the order of the plan: $plan" \
+        diff <(planned $plan) <(stops | grep -xFf <(planned $plan))
+done
+check "no exercise has two Stops" diff <(stops | sort | uniq -d) /dev/null
 
 expect 0 "exercise start ID" exercise help
 expect 2 "there is no command 'begin'" exercise begin
