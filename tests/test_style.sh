@@ -47,5 +47,5 @@ fi
 version=$(sed -n 's/^project(ddp VERSION \([0-9.]*\) .*/\1/p' CMakeLists.txt)
 check "CMakeLists.txt has a version" test -n "$version"
 check "CITATION.cff has it" grep -qx "version: $version" CITATION.cff
-check "CHANGELOG.md begins with it" test "$(sed -n 's/^## //p' CHANGELOG.md | head -1)" = "$version"
+check "CHANGELOG.md begins with it" test "$(sed -n 's/^## \([^ ]*\).*/\1/p' CHANGELOG.md | head -1)" = "$version"
 test_done

@@ -2,8 +2,8 @@
 """diff_html.py A B OUT.html - a page with two steps side by side, and a reason for each change.
 diff_html.py --site FOLDER  - such a page for each pair of neighbours, and an index.
 
-The hunks come from tools/steps.sh. If B is the step after A, the reasons come from B's README.md: the numbered
-sentences below the heading that ends with the file's name. `./ddp diff A B --html` calls this script.
+The hunks come from tools/steps.sh. If B builds on A, the reasons come from B's README.md: the paragraphs above the
+marks of the hunks. `./ddp diff A B --html` calls this script.
 """
 import difflib
 import html
@@ -38,7 +38,13 @@ def steps():
 
 
 def neighbours():
-    return list(zip(steps(), steps()[1:]))
+    """[(A, B)]: step B builds on A."""
+    found, before, branch = [], None, shell('printf %s "$branch"')
+    for step in steps():
+        if before:
+            found.append((before, step))
+        before = before if step == branch else step
+    return found
 
 
 def shell(command, *args):
@@ -72,20 +78,21 @@ def hunks(a, b, name):
 
 
 def sentences(b, name):
-    """{N: sentence}: the numbered sentences below the heading of README.md that ends with the file's name."""
-    found, on, last = {}, False, None
+    """{N: sentence}: the paragraphs of README.md above its marks `<!-- hunk: N -->`, below the heading that ends with
+    the file's name."""
+    found, on, paragraph, blank = {}, False, [], True
     with open(os.path.join(ROOT, b, "README.md"), encoding="utf-8") as readme:
         for line in readme:
-            number = re.match(r"(\d+)\. ", line)
+            mark = re.match(r"<!-- hunk: (\d+) -->", line)
             if line.startswith("#"):
                 on = line.split()[-1] == name
-            elif on and number:
-                last = int(number[1])
-                found[last] = line.split(". ", 1)[1].strip()
-            elif last and line.strip():
-                found[last] += " " + line.strip()
-            else:
-                last = None
+            elif on and mark:
+                found[int(mark[1])] = re.sub(r"^\*\*\d+\.\*\* ", "", " ".join(paragraph))
+            if mark or re.match("[#`<]", line):
+                paragraph = []
+            elif line.strip():
+                paragraph = ([] if blank else paragraph) + [line.strip()]
+            blank = not line.strip()
     return found
 
 
