@@ -47,25 +47,15 @@ typedef struct Config {
     LogConfig log;
 } Config;
 
-static Config config_defaults(void)
-{
-    return (Config){
-        .bucket_mb = 4,
-        .arch = "resnet18",
-        .epochs = 5,
-        .batch_size = 256,
-        .accumulate = 1,
-        .compress = "none",
-        .shuffle = true,
-        .data = data_defaults(),
-        .ops = { .tf32 = true },
-        .optim = optim_defaults(),
-        .log = log_defaults(),
-    };
-}
-
+// Sets the defaults and adds the options. The parts that parse calls do the same for their own.
 static void train_options(Args *args, Config *c)
 {
+    c->epochs = 5;
+    c->batch_size = 256;
+    c->accumulate = 1;
+    c->compress = "none";
+    c->shuffle = true;
+    c->bucket_mb = 4;
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
         { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "samples in a rank's batch", 1, 65536 },
@@ -162,14 +152,16 @@ static int64_t steps_per_epoch(const Job *job)
 
 // ---- One step -----------------------------------------------------------------------------------
 
+// There is no zero_grad: backward overwrites the gradients of the step before.
 static void forward_backward(Job *job, const Batch *batch)
 {
     model_forward(job->model, batch->inputs, batch->rows, true);
-    loss_cross_entropy(job->ops, batch->targets, job->data.train.classes, job->model->logits,
+    loss_cross_entropy(job->ops, batch->label_count, job->data.train.classes, job->model->logits,
                        batch->labels, job->scalars, job->train_stats, job->model->dlogits);
     model_backward(job->model, accumulate_ready, &job->accumulate);
 }
 
+// If a gradient is infinite or NaN, gradients_check lets optim_step change nothing.
 static void apply_gradients(Job *job)
 {
     Model *model = job->model;
@@ -203,12 +195,13 @@ static double learning_rate(const Job *job, int64_t step)
     return optim_lr(&c->optim, job->world.size, taken, first + step, steps, c->epochs);
 }
 
+// A recorded step has no arguments. So it reads these numbers from device memory.
 static void set_scalars(Job *job)
 {
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
                                            job->state.global_step);
     settings.clip_norm = job->config->amp.clip_norm;
-    settings.rows_of_batch = job->batch->targets;   // the loss is a mean over all parts
+    settings.rows_of_batch = job->batch->label_count;   // the loss is a mean over all parts
     scalars_set(job->ops, job->scalars, settings);
 }
 
@@ -258,7 +251,7 @@ static Stats evaluate(Job *job)
     loader_start(job->test, NULL, job->data.test.count, 0, 0);
     for (const Batch *batch; (batch = loader_next(job->test));) {
         model_forward(job->model, batch->inputs, batch->rows, false);
-        loss_cross_entropy(job->ops, batch->targets, job->data.test.classes, job->model->logits,
+        loss_cross_entropy(job->ops, batch->label_count, job->data.test.classes, job->model->logits,
                            batch->labels, job->scalars, job->test_stats, NULL);
     }
     Stats stats = read_finite(job, job->test_stats);
@@ -280,19 +273,19 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saved: %s", path);
 }
 
-// Saves within an epoch: the saved state includes the epoch's sums so far.
-static void save_midway(Job *job)
+// The saved state includes the epoch's sums so far.
+static void save_within_epoch(Job *job)
 {
     job->state.running = read_finite(job, job->train_stats);
     compare_hashes(job->comm, job->device, model_hash(job->model)); // files hold what all have
     save(job, "");
 }
 
-// Saves before the evaluation, so that no step is lost if the evaluation fails, and after it, as
-// the start of the next epoch.
+// After an epoch's last step. Saves before the evaluation, so that no step is lost if it fails, and
+// after it, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {
-    save_midway(job);
+    save_within_epoch(job);
     Stats test = evaluate(job);
     double top1 = model_score(job->model, &test);
     bool best = test.count > 0 && top1 > job->state.best_top1;
@@ -334,7 +327,7 @@ static bool train_epoch(Job *job)
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
             report(job);
         if (checkpoint_due(&job->config->checkpoint, &job->state) && job->state.step < steps)
-            save_midway(job);
+            save_within_epoch(job);
     }
     log_progress_end(job->log);
     if (job->state.step < steps)
@@ -354,7 +347,7 @@ static void train(Job *job)
     while (job->state.epoch < job->config->epochs && !should_stop(job) && train_epoch(job)) {
     }
     if (job->state.step > 0)
-        save_midway(job);
+        save_within_epoch(job);
     log_say(job->log, "            =======  Training %s  ======= ",
             interrupt_requested() ? "Interrupted" : "Finished");
 }
@@ -424,7 +417,7 @@ static void open_loaders(Job *job)
     job->train = loader_new(job->device, &job->data.train, &config);
     config.shape = job->model->input;
     config.augment = job->data.plain;
-    config.pad_tail = true;
+    config.fill_last = true;    // with rows that do not count: all batches have one size
     job->test = loader_new(job->device, &job->data.test, &config);
 }
 
@@ -540,7 +533,7 @@ static int run(Job *job)
 int main(int argc, char **argv)
 {
     Args args = { 0 };
-    Config config = config_defaults();
+    Config config = { 0 };
     parse(&args, &config, argc, argv);
     return run(&(Job){ .args = &args, .config = &config });
 }

@@ -19,7 +19,8 @@ void ddp_ready(void *arg, size_t offset, size_t count);
 // Fails if backward has left out a gradient.
 void ddp_wait(Ddp *ddp);
 
-// PyTorch's communication hook: takes the place of ddp's own average. It replaces these gradients
-// with their average over the ranks, on the stream.
+// PyTorch's communication hook, for programs that send gradients in a form of their own: takes the
+// place of ddp's average. It replaces these gradients with their average over the ranks, on the
+// stream.
 typedef void (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, size_t count);
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);

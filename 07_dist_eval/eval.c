@@ -83,7 +83,7 @@ void eval_begin(Eval *eval, Loader *loader)
 
 void eval_batch(Eval *eval, const Batch *batch)
 {
-    judge_rows(eval->model->ops, batch->targets, eval->test->classes, eval->model->logits,
+    judge_rows(eval->model->ops, batch->label_count, eval->test->classes, eval->model->logits,
                batch->labels, eval->verdicts + (size_t)batch->index * (size_t)labels_of(eval));
 }
 

@@ -13,6 +13,7 @@ typedef struct DataConfig {
     bool augment;
 } DataConfig;
 DataConfig data_defaults(void);
+// Sets the defaults and adds the options.
 void data_options(Args *args, DataConfig *config);
 
 // A crop moves an image by up to `padding` pixels each way, on black. Of a picture file, a crop
@@ -77,7 +78,7 @@ typedef struct Batch {
     void *inputs;           // (rows, channels, height, width) in the loader's shape; device. Text:
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
-    int targets;            // length of labels
+    int label_count;        // in all rows
     int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
 } Batch;
 
@@ -87,7 +88,7 @@ static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int r
     Batch part = *batch;
     shape.n = begin;
     part.count = part.rows = rows;
-    part.targets = rows * batch->per_row;
+    part.label_count = rows * batch->per_row;
     part.inputs = (char *)batch->inputs + shape_bytes(shape);
     part.labels = batch->labels + (size_t)begin * batch->per_row;
     return part;
@@ -102,7 +103,7 @@ typedef struct LoaderConfig {
                             // per_row, 1, 1, 1, TYPE_F32 }
     Augment augment;
     int workers;
-    bool pad_tail;          // evaluation: the last batch has as many rows as the others
+    bool fill_last;         // for evaluation: the last batch has as many rows as the others
 } LoaderConfig;
 
 // Worker threads make whole batches ahead, each in its own memory, and load them into LOADER_SLOTS

@@ -10,6 +10,7 @@ typedef struct LogConfig {
     const char *trace;      // file for the timeline, or NULL
 } LogConfig;
 LogConfig log_defaults(void);
+// Sets the defaults and adds the options.
 void log_options(Args *args, LogConfig *config);
 
 typedef struct Log Log;

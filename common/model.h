@@ -22,6 +22,7 @@ typedef struct ModelConfig {
     GptConfig gpt;
     const char *vocabulary; // of a text: its tokens (Data)
 } ModelConfig;
+// Sets the defaults and adds the options.
 void model_options(Args *args, const char **arch, GptConfig *gpt);
 // Exits if --width is not a multiple of --heads. Call it after args_parse.
 void model_check_options(const Args *args, const GptConfig *gpt);

@@ -35,6 +35,7 @@ typedef struct OpsConfig {
     bool tf32;           // CUDA: round f32 inputs of products to 11 bits, but not in the last layer
     bool deterministic;  // CUDA: use only bit-reproducible algorithms (the CPU always does)
 } OpsConfig;
+// Sets the defaults and adds the options.
 void ops_options(Args *args, OpsConfig *config);
 
 typedef struct Ops Ops;

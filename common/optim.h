@@ -19,6 +19,7 @@ typedef struct OptimConfig {
     const char *lr_scale;   // how lr grows with the number of ranks: none, linear, sqrt
 } OptimConfig;
 OptimConfig optim_defaults(void);
+// Sets the defaults and adds the options.
 void optim_options(Args *args, OptimConfig *config);
 // Adds --lr-scale, for programs with ranks.
 //

@@ -115,7 +115,7 @@ static void epoch_check(Loader *loader, const Dataset *set, const LoaderConfig *
                     "batch %d: %d, count %d", index, batch ? batch->index : -1,
                     batch ? batch->count : -1))
             return;
-        EXPECT_EQ_INT(batch->rows, config->pad_tail ? n : wanted);
+        EXPECT_EQ_INT(batch->rows, config->fill_last ? n : wanted);
         EXPECT_EQ_INT(batch->slot, index % LOADER_SLOTS);
         int wrong = wrong_numbers(set, batch, config, ids + (size_t)index * n, epoch);
         EXPECT(wrong == 0, "epoch %d, batch %d: %d values are wrong", (int)epoch, index, wrong);

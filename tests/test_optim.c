@@ -70,7 +70,6 @@ static OptimConfig parsed(const char *options)
     snprintf(text, sizeof text, "train --lr-scale linear %s", options);
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
         argv[argc++] = word;
-    c = optim_defaults();
     optim_options(&args, &c);
     optim_scale_options(&args, &c);
     args_parse(&args, argc, argv);

@@ -94,7 +94,7 @@ static void epoch_check(const Data *data, const Dataset *set, bool crop, int row
     int batches = (set->count + rows - 1) / rows, seen = 0;
     int offset = crop ? text_offset(data->augment.seed, epoch, BLOCK) : 0;
     LoaderConfig config = { { rows, ROW, 1, 1, 1, TYPE_F32 }, crop ? data->augment : data->plain,
-                            workers, .pad_tail = !crop };
+                            workers, .fill_last = !crop };
     Loader *loader = loader_new(device, set, &config);
     torch_randperm(epoch, set->count, ids);
     loader_start(loader, ids, set->count, epoch, first);

@@ -54,7 +54,7 @@ int main(int argc, char **argv)
     Args args = { .summary = "Writes the images of a data set." };
     const char *out = NULL;
     int64_t seed = 0;
-    DataConfig config = data_defaults();
+    DataConfig config;
     data_options(&args, &config);
     args_add(&args, ARGS_ROWS(
         { "out", 0, ARG_STRING, &out, "FILE", "safetensors file to write" },

@@ -117,7 +117,7 @@ int main(int argc, char **argv)
     Data data;
     Error error;
     Args args = { .summary = "Writes a data set as picture files in folders." };
-    Config c = { .data = data_defaults(), .format = "png" };
+    Config c = { .format = "png" };
     data_options(&args, &c.data);
     args_add(&args, ARGS_ROWS(
         { "as-folder", 0, ARG_STRING, &c.folder, "DIR", "folder to write to" },

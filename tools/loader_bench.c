@@ -14,7 +14,7 @@ int main(int argc, char **argv)
     int rows = 64;
     int64_t seed = 0;
     Args args = { .summary = "Measures how fast batches are made." };
-    DataConfig config = data_defaults();
+    DataConfig config;
     data_options(&args, &config);
     args_add(&args, ARGS_ROWS(
         { "batch-size", 'b', ARG_INT, &rows, "N", "samples per batch", 1, 65536 },

@@ -51,6 +51,7 @@ LogConfig log_defaults(void) { return (LogConfig){ .print_freq = 50 }; }
 
 void log_options(Args *args, LogConfig *config)
 {
+    *config = log_defaults();
     args_add(args, ARGS_ROWS(
         { "print-freq", 'p', ARG_INT, &config->print_freq, "N", "steps between two printed lines",
           .min = 1, .max = 1e9 },

@@ -19,6 +19,7 @@ DataConfig data_defaults(void)
 
 void data_options(Args *args, DataConfig *config)
 {
+    *config = data_defaults();
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
           "auto (fashion-mnist, else cifar10, else synthetic), cifar100, mnist; cifar10:DIR if it "

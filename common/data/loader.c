@@ -94,7 +94,7 @@ static int batch_count(const Loader *loader, int batch)
 
 static int batch_rows(const Loader *loader, int batch)
 {
-    return loader->config.pad_tail ? loader->config.shape.n : batch_count(loader, batch);
+    return loader->config.fill_last ? loader->config.shape.n : batch_count(loader, batch);
 }
 
 static int between(int low, int value, int high)
@@ -448,7 +448,7 @@ const Batch *loader_next(Loader *loader)
                              .full = batch_rows(loader, batch) == loader->config.shape.n,
                              .per_row = loader->dataset->per_row,
                              .labels = slot->labels, .slot = batch % LOADER_SLOTS };
-    loader->batch.targets = loader->batch.rows * loader->dataset->per_row;
+    loader->batch.label_count = loader->batch.rows * loader->dataset->per_row;
     return &loader->batch;
 }
 

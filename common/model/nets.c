@@ -18,6 +18,7 @@ void model_options(Args *args, const char **arch, GptConfig *gpt)
 {
     args_preset(args, "arch", "gpt", gpt_defaults);
     args_preset(args, "data", "words", words_defaults);
+    *arch = "resnet18";
     *gpt = (GptConfig){ .layers = 4, .heads = 4, .width = 128 };
     args_add(args, ARGS_ROWS(
         { "arch", 'a', ARG_CHOICE, arch, arch_names, "the network to train" },

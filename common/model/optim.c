@@ -16,6 +16,7 @@ OptimConfig optim_defaults(void)
 
 void optim_options(Args *args, OptimConfig *c)
 {
+    *c = optim_defaults();
     args_preset(args, "optim", "adamw", "lr = 0.001\nwd = 0.01");     // as in PyTorch
     args_add(args, ARGS_ROWS(
         { "optim", 0, ARG_CHOICE, &c->name, "sgd|adamw", "the optimizer" },

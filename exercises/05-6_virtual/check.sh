@@ -31,6 +31,6 @@ same=(--arch gpt --data words --layers 1 --width 16 --heads 1 --block 8 --optim 
     --virtual-ranks 4 -b 2 --train-samples 24 --test-samples 8 --amp off)
 finished right 4 "${same[@]}"
 learner words 2 "${same[@]}"
-why="The loss is a mean over targets. An image has one, but a row of text has one for each of its bytes."
+why="The loss is a mean over labels. An image has one, but a row of text has one for each of its bytes."
 equal "2 processes that learn text end with the weights of 4" "$(value right.0.jsonl end weight_hash)" \
     "$(value words.0.jsonl end weight_hash)"
