@@ -11,13 +11,13 @@
 #include "interrupt.h"
 #include "launcher.h"
 #include "machine.h"
+#include "openmpi.h"
 #include "rendezvous_file.h"
 #include "slurm.h"
 #include "store.h"
 #include "trace.h"
 
 #include <ctype.h>
-#include <mpi.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,41 +132,22 @@ static void end_late(int none)
     leave_at_once(EXIT_FAILED);
 }
 
-static void start_mpi(void)
-{
-    const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory) {                // mpirun removes it, even after a kill
-        setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
-        setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
-    } else {                        // a kill would leave a file in /dev/shm: no shared memory
-        setenv("OMPI_MCA_btl", "^sm,vader", 0);
-    }
-    setenv("TERM", "dumb", 1);      // no progress bar: stdout may be a terminal that mpirun made
-    MPI_Init(NULL, NULL);
-}
-
 // MPI gives ranks and local ranks, but no addresses. So rank 0 listens, and MPI broadcasts rank 0's
 // address and a token. MPI is not used after that. If a process fails, mpirun ends the others.
 static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
-    MPI_Comm here;
-    int local_rank;
     signal(SIGALRM, end_late);              // the store does not watch this rank yet
     alarm(c->timeout > 0 ? (unsigned)c->timeout + 1 : 0);
-    start_mpi();
-    MPI_Comm_rank(MPI_COMM_WORLD, &world->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &world->size);
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
-    MPI_Comm_rank(here, &local_rank);
-    MPI_Comm_size(here, &world->local_size);
-    world->local_rank = c->local_rank >= 0 ? c->local_rank : local_rank;
+    setenv("TERM", "dumb", 1);      // no progress bar: stdout may be a terminal that mpirun made
+    openmpi_begin(world);
+    if (c->local_rank >= 0)
+        world->local_rank = c->local_rank;
     name_rank(world);
     if (world->rank == 0 && world->size > 1)
         store_offer(store, c->address, c->port, world->local_size == world->size);
-    MPI_Bcast(&store->place, sizeof store->place, MPI_BYTE, 0, MPI_COMM_WORLD);
-    MPI_Bcast(store->token, sizeof store->token, MPI_BYTE, 0, MPI_COMM_WORLD);
-    MPI_Comm_free(&here);
-    MPI_Finalize();
+    openmpi_broadcast(&store->place, sizeof store->place);
+    openmpi_broadcast(store->token, sizeof store->token);
+    openmpi_end();
     alarm(0);
     launcher_check(world->size);
 }

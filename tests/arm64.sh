@@ -36,7 +36,8 @@ arm64_apt()
 if [ ! -e "$libraries/complete" ]; then
     mkdir -p "$libraries" "$build"/apt/{lists,cache/archives}/partial
     : >"$build/apt/status"
-    mapfile -t packages < <(sed -n 's/^build .*| *//p' cmake/requirements.txt | tr ' ' '\n' | grep '^lib.*-dev$')
+    mapfile -t packages < <(sed -nE 's/^(build|ranks|mpi|pictures) .*\| *//p' cmake/requirements.txt |
+        tr ' ' '\n' | grep '^lib.*-dev$')
     arm64_apt update
     arm64_apt install --yes --download-only --no-install-recommends "${packages[@]}"
     for package in "$build"/apt/cache/archives/*.deb; do dpkg-deb -x "$package" "$libraries"; done

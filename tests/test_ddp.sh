@@ -19,7 +19,8 @@ done
 pretend() { rm -f "$TMP/bin/$1"; printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
 pretend cc 'case "$*" in
 --version) echo "cc 1" ;;
-*-E*) read -r include name; name=${name#<}; test -e '"'$TMP'"'/headers && echo "# 1 \"/include/${name%>}\"" ;;
+*-E*) read -r include name; name=${name#<}; test -e '"'$TMP'"'/headers || exit 1
+    test "$name" != "$HIDDEN>" && echo "# 1 \"/include/${name%>}\"" ;;
 *) exit 1 ;;
 esac'
 cp "$TMP/bin/cc" "$TMP/bin/c++"
@@ -186,6 +187,18 @@ if is_debian; then
     pretend apt-get 'exit 0'
     expect 0 'still missing: Ninja' ddp setup
     pretend ninja 'exit 0'
+
+    rm -rf build
+    export HIDDEN=gloo/config.h
+    expect 3 'trained with' ddp run 01
+    check "01 needs no Gloo" not grep -q "needs" "$TMP/output"
+    rm -rf build
+    expect 3 '03_three needs: Gloo' ddp run 03
+    check "and apt installs it" grep -qF -- '--no-install-recommends libgloo-dev' "$TMP/output"
+    unset HIDDEN
+    rm -rf build "$TMP/bin/mpirun"
+    expect 4 '04_four needs: Open MPI' ddp run 04
+    pretend mpirun 'exit 0'
 fi
 
 pretend cmake 'echo "cmake version 3.22.1"'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: PROCESSORS all TIMEOUT 900
+# ctest: PROCESSORS all TIMEOUT 900 LABELS slow
 # ./ddp setup for real, on a copy of the tree (CPU backend, not optimized) in a directory with a space.
 . "$SRC/tests/test.sh"
 
@@ -68,6 +68,10 @@ fi
 expect 0 "rm -rf build" ./ddp clean
 check "clean" test ! -e build
 
+# Each step's directory is a complete program.
+for step in 0[1-7]_*; do
+    expect 0 "cpu backend: all steps" cmake -S "$step" -B "$TMP/alone/$step" -DDDP_CUDA=OFF
+done
 expect 0 "cuda backend: left out: DDP_CUDA is OFF" cmake -S 03_ddp_fork -B "$TMP/any where" -DDDP_CUDA=OFF \
     -DCMAKE_BUILD_TYPE=Debug -DCMAKE_DISABLE_FIND_PACKAGE_PNG=ON
 check "pictures need libpng" grep -q "folders of pictures: left out: no libpng (libpng-dev)" "$TMP/output"
@@ -76,6 +80,15 @@ alone=$TMP/any\ where/cpu/03_ddp_fork
 expect 0 "usage:" "$alone/train" --help
 expect 0 "weight hash" "$alone/train" -n 2 -a lenet --data synthetic --max-steps 1 --threads 1
 expect 1 "--data /tmp: this program cannot read pictures: there was no libpng (libpng-dev)" "$alone/train" --data /tmp
+
+# Without Open MPI there is 04, but not for mpirun.
+expect 0 "ranks of mpirun: left out: no Open MPI (libopenmpi-dev openmpi-bin)" cmake -S 04_ddp_launcher \
+    -B "$TMP/no_mpi" -DDDP_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
+expect 0 "" cmake --build "$TMP/no_mpi" --parallel
+alone=$TMP/no_mpi/cpu/04_ddp_launcher
+small=(-a lenet --data synthetic --max-steps 1 --threads 1)
+expect 0 "weight hash" "$alone/launch" -n 2 -- "$alone/train" "${small[@]}"
+expect 1 "install libopenmpi-dev and openmpi-bin" env OMPI_COMM_WORLD_SIZE=2 "$alone/train" "${small[@]}"
 
 if toolkit=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc); then
     toolkit=$(readlink -f "$toolkit") toolkit=${toolkit%/bin/nvcc}

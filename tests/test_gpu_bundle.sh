@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: PROCESSORS 2 TIMEOUT 400
+# ctest: PROCESSORS 2 TIMEOUT 400 LABELS slow
 # The bundle for GPU machines is packed, and then unpacked elsewhere. It must have every library but NVIDIA's and the
 # system's, report a missing GPU, and tell passed tests from failed ones.
 # shellcheck disable=SC2016,SC2153,SC2317  # words in single quotes are for another sh; expect calls bundle

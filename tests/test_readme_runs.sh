@@ -12,7 +12,7 @@
 # --max-steps, there are 512 samples. comm_bench sends short messages. srun and sbatch run in the cluster of
 # `./ddp slurm up 2`, and jobs must succeed.
 #
-# ctest: TIMEOUT 900
+# ctest: TIMEOUT 900 LABELS slow
 # shellcheck disable=SC2016  # code in single quotes
 . "$SRC/tests/test.sh"
 type -P perl >/dev/null || { echo "skipped: there is no perl"; exit 77; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Imitates two different machines: each has its own clone and build, and on one, oneDNN uses only AVX2. The ranks accept
 # each other's builds, but not the other instructions; limited to AVX2, both end with the same weights.
-# ctest: PROCESSORS all TIMEOUT 600
+# ctest: PROCESSORS all TIMEOUT 600 LABELS slow
 . "$SRC/tests/test.sh"
 step=05_ddp_amp
 tree=${BUILD%/*}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: PROCESSORS 2 TIMEOUT 600
+# ctest: PROCESSORS 2 TIMEOUT 600 LABELS slow
 # The loops of the CPU backend compute with vectors: each compiler that is installed compiles them as the default preset
 # does, and their functions may have only a few instructions for single numbers of f32. (Totals are added up in f64,
 # once for 64 rows; f16, which no processor here computes with, has the same loops.)

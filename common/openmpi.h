@@ -1,0 +1,13 @@
+// openmpi.h - what ranks that mpirun has started ask of MPI: who they are, and a broadcast.
+#pragma once
+#include "world.h"
+
+#include <stddef.h>
+
+// Starts MPI, and sets the world's rank, size, local_rank and local_size. Ends the run if this
+// program was built without Open MPI.
+void openmpi_begin(World *world);
+// Sends rank 0's bytes to all ranks.
+void openmpi_broadcast(void *values, size_t bytes);
+// Ends MPI, which stays unused. If a process fails later, mpirun still ends the others.
+void openmpi_end(void);
