@@ -46,7 +46,8 @@ sed -i 's/    model_forward(/    replicas_forward(/; /int epochs/a\    int devic
 sed -i '/sgd_update/i\    ddp_wait(config);' 03_three/train.c
 printf '%s\n' '// replicas.c - many.' 'int replicas;' | tee 02_two/replicas.c >03_three/replicas.c
 echo 'int ddp(int rank);' >03_three/ddp.h
-sed -i 's/^The first.*/The second,\nin two lines.\n<!-- hunk: 2 -->\n&/' 02_two/README.md     # any order, with or without blank lines
+# Any order, with or without blank lines.
+sed -i 's/^The first.*/The second,\nin two lines.\n<!-- hunk: 2 -->\n&/' 02_two/README.md
 printf '\n## The next heading\n\n<!-- hunk: 1 -->\n\n     an indented line\n' >>02_two/README.md
 readme_diff . 2>/dev/null
 
@@ -98,8 +99,8 @@ check "--check writes nothing" cmp 02_two/README.md "$TMP/before.md"
 spoil '$a\<!-- hunk: 2 -->' 03_three/README.md
 expect 0 "written: 02_two/README.md" readme_diff .
 check "a second run writes nothing" test -z "$(readme_diff . 2>&1)"
-check "each hunk follows its mark" grep -qzP 'The second,\nin two lines\.\n<!-- hunk: 2 -->\n```diff\n@@ [^`]*\+    repli'\
-'cas_forward[^`]*```\nThe first\.\n\n<!-- hunk: 1 -->\n```diff\n@@ [^`]*\+    int gpus;[^`]*```\n\n## The next h' \
+check "each hunk follows its mark" grep -qzP 'The second,\nin two lines\.\n<!-- hunk: 2 -->\n```diff\n@@ [^`]*\+    re'\
+'plicas_forward[^`]*```\nThe first\.\n\n<!-- hunk: 1 -->\n```diff\n@@ [^`]*\+    int gpus;[^`]*```\n\n## The next h' \
     02_two/README.md
 make_series
 mkdir docs
@@ -137,8 +138,8 @@ printf 'plan  for\nhour  an hour  60  04-7 6\nday  a day  480  01-1 3, 04-7 6\n'
 echo '<!-- stop: 01-1 04-7 05-3 -->' >docs/stops.md
 expect 1 "docs/stops.md: out of date" readme_diff --check .
 readme_diff . 2>/dev/null
-check "a Stop names the plan of each exercise" grep -qxF '**Stop. Do 01-1 (the day), 04-7 (the hour) and 05-3 (more) now.**' \
-    docs/stops.md
+check "a Stop names the plan of each exercise" \
+    grep -qxF '**Stop. Do 01-1 (the day), 04-7 (the hour) and 05-3 (more) now.**' docs/stops.md
 expect 0 "" readme_diff --check .
 spoil '/files end/d' 03_three/README.md
 expect 1 "03_three/README.md: it needs these two lines" readme_diff --check .
