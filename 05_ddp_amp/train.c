@@ -184,7 +184,8 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// `step` counts from 0 in each epoch.
+// `step` counts from 0 in each epoch. A run that was resumed with another global batch may have
+// taken more or fewer steps than the schedule has before this one.
 static double learning_rate(const Job *job, int64_t step)
 {
     const Config *c = job->config;
@@ -514,7 +515,7 @@ static int run(Job *job)
         evaluate(job);
     else
         train(job);
-    compare_hashes(job->comm, job->device, model_hash(job->model)); // another may still evaluate
+    compare_hashes(job->comm, job->device, model_hash(job->model)); // all ranks end with it
     log_end(job->log, model_hash(job->model), device_threads(job->device));
     replay_free(job->replay);
     comm_free(job->norms);
