@@ -134,7 +134,8 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// `step` counts from 0 in each epoch.
+// `step` counts from 0 in each epoch. A run that was resumed with another global batch may have
+// taken more or fewer steps than the schedule has before this one.
 static double learning_rate(const Job *job, int64_t step)
 {
     const Config *c = job->config;
@@ -308,14 +309,14 @@ static void open_data(Job *job)
         FAIL_ERROR(&error);
     if (!data_open(&job->data, &job->config->data, job->config->seed, &error))
         FAIL_ERROR(&error);
-    job->log = log_new(&job->config->log, job->from != NULL);
+    job->log = log_new(&job->config->log, job->from != NULL);   // appends if it resumes
 }
 
 static void open_model(Job *job)
 {
     const Config *c = job->config;
     const Dataset *d = &job->data.train;
-    job->device = device_open(0, device_share(1, c->threads, true));
+    job->device = device_open(0, device_share(1, c->threads, true));    // GPU 0, or all cores
     job->ops = ops_new(job->device, &c->ops);
     job->model = model_new(job->device, job->ops, &(ModelConfig){
         .arch = c->arch, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .per_row = d->per_row,

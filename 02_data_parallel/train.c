@@ -138,7 +138,8 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// `step` counts from 0 in each epoch.
+// `step` counts from 0 in each epoch. A run that was resumed with another global batch may have
+// taken more or fewer steps than the schedule has before this one.
 static double learning_rate(const Job *job, int64_t step)
 {
     const Config *c = job->config;
@@ -313,7 +314,7 @@ static void open_data(Job *job)
         FAIL_ERROR(&error);
     if (!data_open(&job->data, &job->config->data, job->config->seed, &error))
         FAIL_ERROR(&error);
-    job->log = log_new(&job->config->log, job->from != NULL);
+    job->log = log_new(&job->config->log, job->from != NULL);   // appends if it resumes
 }
 
 static void open_model(Job *job)

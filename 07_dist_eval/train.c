@@ -36,7 +36,7 @@ typedef struct Config {
     RendezvousConfig rendezvous;
     CommConfig comm;
     double bucket_mb;
-    bool drop_last, sync_bn;
+    bool sync_bn;
     const char *arch;
     GptConfig gpt;
     int epochs, batch_size, max_steps, threads;
@@ -70,8 +70,6 @@ static void train_options(Args *args, Config *c)
           "OMP_NUM_THREADS, or its share of the cores)", .min = 0, .max = 1024, .local = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9 },
-        { "drop-last", 0, ARG_FLAG, &c->drop_last, NULL,
-          "drop samples that ranks cannot share evenly, instead of using some again" },
         { "bucket-mb", 0, ARG_DOUBLE, &c->bucket_mb, "MIB", "size of a message of gradients",
           0, 65536 },
         { "sync-bn", 0, ARG_FLAG, &c->sync_bn, NULL, "BatchNorm over all ranks' batches",
@@ -189,7 +187,8 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// `step` counts from 0 in each epoch.
+// `step` counts from 0 in each epoch. A run that was resumed with another global batch may have
+// taken more or fewer steps than the schedule has before this one.
 static double learning_rate(const Job *job, int64_t step)
 {
     const Config *c = job->config;
@@ -408,10 +407,8 @@ static void connect_ranks(Job *job)
     accumulate_begin(&job->accumulate, c->accumulate, job->model, job->ddp, job->log);
     compress_begin(&job->compress, c->compress, job->model, job->ddp);
     job->stop = stop_new(job->model, job->comm);
-    job->sampler = (Sampler){ .count = job->data.train.count, .shuffle = c->shuffle,
-                              .drop_last = c->drop_last, .seed = c->seed,
-                              .rank = job->world.rank, .size = job->world.size };
-    sampler_check(&job->sampler);
+    job->sampler = (Sampler){ .count = job->data.train.count, .rank = job->world.rank,
+                              .size = job->world.size, .shuffle = c->shuffle, .seed = c->seed };
 }
 
 static void open_loaders(Job *job)
@@ -524,7 +521,7 @@ static int run(Job *job)
         evaluate(job);
     else
         train(job);
-    compare_hashes(job->comm, job->device, model_hash(job->model)); // another may still evaluate
+    compare_hashes(job->comm, job->device, model_hash(job->model)); // all ranks end with it
     log_end(job->log, model_hash(job->model), device_threads(job->device));
     replay_free(job->replay);
     comm_free(job->norms);

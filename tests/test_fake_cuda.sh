@@ -82,6 +82,11 @@ check "two virtual ranks" at_once trains ./05-6 "${virtual[@]}"
 virtual_hash=$hash
 check "the same on one rank" like "$virtual_hash" ./05-6 "${virtual[@]}" --bucket-mb 0.02
 check "the same on two" like "$virtual_hash" "${two_processes[@]}" "${virtual[@]}"
+virtual+=(--sync-bn)
+check "two virtual ranks that take turns" at_once trains ./05-6 "${virtual[@]}"
+virtual_hash=$hash
+check "the same with delays" like "$virtual_hash" ./05-6 "${virtual[@]}"
+check "the same on two" like "$virtual_hash" "${two_processes[@]}" "${virtual[@]}"
 virtual=(-a gpt --data "text:$SRC/LICENSE" --layers 1 --heads 2 --width 16 --block 16 --dropout 0.1 --train-samples 19
     --test-samples 4 --seed 3 --epochs 2 -b 2 --amp fp16 --virtual-ranks 2)
 check "a GPT of two virtual ranks" at_once trains ./05-6 "${virtual[@]}"

@@ -19,9 +19,6 @@ check "3 ranks, collectives compared" same_as_one "$train" 3 --check-collectives
 
 expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 7 --train-samples 100 --metrics odd.jsonl
 check "100 samples, 3 ranks of 7: 5 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 10
-expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 11 --train-samples 100 --drop-last --metrics odd.jsonl
-check "--drop-last: 3 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 6
-expect 1 "2 samples are not enough for 3 ranks" "$train" -n 3 "${lenet[@]}" -b 1 --train-samples 2 --drop-last
 
 convnet=(--arch convnet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 16 -n 3)
 for more in "--sync-bn" "--bucket-mb 0.02"; do

@@ -6,7 +6,7 @@
 
 // A row of "cases" in sampler.safetensors; tools/reference/make.py writes it.
 typedef struct Case {
-    int64_t count, size, rank, seed, epoch, shuffle, drop_last;
+    int64_t count, size, rank, seed, epoch, shuffle;
     int64_t share, hash;
 } Case;
 
@@ -22,7 +22,7 @@ static int64_t hash_of(const int32_t *ids, int count)
 static Sampler sampler_of(const Case *c)
 {
     Sampler sampler = { .count = (int)c->count, .rank = (int)c->rank, .size = (int)c->size,
-                        .shuffle = c->shuffle, .drop_last = c->drop_last, .seed = c->seed };
+                        .shuffle = c->shuffle, .seed = c->seed };
     sampler_set_epoch(&sampler, c->epoch);
     return sampler;
 }
@@ -38,9 +38,9 @@ static void case_compare(const Case *c, const int32_t *first, int shown)
     for (int i = 0; i < share && i < shown; i++)
         EXPECT_EQ_INT(ids[i], first[i]);
     EXPECT(hash_of(ids, share) == c->hash,
-           "%d samples, rank %d of %d, seed %lld, epoch %lld, shuffle %d, drop_last %d: wrong ids",
+           "%d samples, rank %d of %d, seed %lld, epoch %lld, shuffle %d: wrong ids",
            sampler.count, sampler.rank, sampler.size, (long long)sampler.seed,
-           (long long)sampler.epoch, sampler.shuffle, sampler.drop_last);
+           (long long)sampler.epoch, sampler.shuffle);
     free(ids);
 }
 

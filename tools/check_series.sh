@@ -18,8 +18,8 @@ ddp.c 100
 ddp_naive.c 60
 amp.c 175
 launch.c 353
-03_ddp_fork 575
-03_ddp_fork:changed 88
+03_ddp_fork 560
+03_ddp_fork:changed 84
 03_ddp_fork:hunks 14
 05_ddp_amp 380
 05_ddp_amp:changed 50

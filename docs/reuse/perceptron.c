@@ -173,7 +173,6 @@ int main(int argc, char **argv)
     MPI_Bcast(id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
     Comm *comm = nccl_open(id, rank, size);
     Sampler sampler = { .count = SAMPLES, .rank = rank, .size = size, .shuffle = true, .seed = 5 };
-    sampler_check(&sampler);
     make(device, rank);
     Ddp *ddp = ddp_new(gpu_grads, COUNT, device, comm, BUCKET);
     broadcast(comm, device, &(Array){ gpu_weights, COUNT }, 1);     // Rule 1: the same start

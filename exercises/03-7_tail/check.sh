@@ -53,15 +53,12 @@ for n in 2 3; do
         wrong "the images used twice differ from epoch to epoch" <<<"in each of 3 epochs: $(head -1 again.$n)"
     passed "the images used twice differ from epoch to epoch"
 done
-why="With --drop-last, the one image too many is dropped."
-learner dropped 2 "${seeing[@]}" --drop-last
-equal "with --drop-last each rank uses 12 images" "12 and 12" \
-    "$(values dropped.0.jsonl step step | wc -l) and $(values dropped.1.jsonl step step | wc -l)"
-
-finished dropped.right 2 "${seeing[@]}" --drop-last
+know_images 24
+learner before 2 "${seeing[@]}"
+finished before.right 2 "${seeing[@]}"
 for rank in 0 1; do
-    images dropped.right.$rank.jsonl 1 >right
-    images dropped.$rank.jsonl 1 >took
+    images before.right.$rank.jsonl 1 >right
+    images before.$rank.jsonl 1 >took
     in_a_row right >expected
     in_a_row took >found
     why="Only places beyond the end of the order needed a change. Rank r takes every second image of it, from place

@@ -23,7 +23,7 @@ learner middle 1 "${same[@]}" --max-steps 3 --save middle.st
 finished test.right 1 "${same[@]}" --evaluate --resume right.st
 finished test 1 "${same[@]}" --evaluate --resume middle.st
 why="Both runs stopped after step 3 and saved, before any evaluation. The file holds model->buffers, so these must be
-rank 0's after each step: virtual_end_step chooses them."
+rank 0's after each step: virtual_step chooses them."
 equal "a checkpoint from the middle of an epoch has the test loss of 4 processes" \
     "$(value test.right.0.jsonl eval test_loss)" "$(value test.0.jsonl eval test_loss)"
 

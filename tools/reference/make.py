@@ -138,16 +138,15 @@ def hash_of(ids):
 
 def make_sampler(folder):
     cases, first = [], []
-    for (count, ranks), seed, epoch, shuffle, drop_last in itertools.product(
-            SAMPLER_SIZES, (0, 2**31 + 7), (0, 1, 5), (False, True), (False, True)):
+    for (count, ranks), seed, epoch, shuffle in itertools.product(
+            SAMPLER_SIZES, (0, 2**31 + 7), (0, 1, 5), (False, True)):
         if (seed > 0 or epoch > 0) and not shuffle:
             continue
         for rank in range(ranks):
-            sampler = DistributedSampler(range(count), ranks, rank, shuffle, seed, drop_last)
+            sampler = DistributedSampler(range(count), ranks, rank, shuffle, seed)
             sampler.set_epoch(epoch)
             ids = list(sampler)
-            cases.append([count, ranks, rank, seed, epoch, shuffle, drop_last, len(ids),
-                          hash_of(ids)])
+            cases.append([count, ranks, rank, seed, epoch, shuffle, len(ids), hash_of(ids)])
             first.append((ids + [-1] * SAMPLER_FIRST)[:SAMPLER_FIRST])
     ref.write_file(f"{folder}/sampler.safetensors",
                    {"cases": np.array(cases, np.int64), "first": np.array(first, np.int32)}, {})
