@@ -42,7 +42,7 @@ check "rank 1's status is 200, too" is $? 200
 check "rank 1 prints nothing" not grep -q "hint: " other
 port=$((port + 1))
 by_hand 1 ./apart "${small[@]}" >other 2>&1 &
-expect 4 "options: rank 1 ($(hostname)) has --save , but rank 0 ($(hostname)) has --save other.st" \
+expect 4 "options: rank 1 ($(hostname)) has --save , but rank 0 has --save other.st" \
     by_hand 0 ./apart "${small[@]}" --save other.st
 
 # Rank 1 leaves 5 s late: still the same status. Open MPI kills it; launch does, too.

@@ -99,7 +99,7 @@ hit()
     strike "$1" $how "$2" CRASH_RANK="$3" CRASH_DO="$5" CRASH_TEXT="${moment[$4]}" CRASH_AT=$at "${@:6}"
 }
 
-declare -A fate=([KILL]="was killed by SIGKILL" [SEGV]="was killed by SIGSEGV" [EXIT0]=":"
+declare -A fate=([KILL]="was killed by signal 9" [SEGV]="was killed by signal 11" [EXIT0]=":"
     [EXIT7]="ended with status 7") code=([KILL]=137 [SEGV]=139 [EXIT0]=1 [EXIT7]=7)
 dies() # dies NAME N RANK WHEN DO
 {
@@ -111,7 +111,7 @@ stops() # stops NAME N RANK WHEN
 {
     hit "$@" STOP
     is_over "$1" 1 10 2.9
-    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\)( is lost: no answer within --timeout|: )"
+    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\)( is lost: no answer|: )"
 }
 hangs() # hangs NAME N RANK WHEN
 {
