@@ -122,7 +122,7 @@ hangs() # hangs NAME N RANK WHEN
 # asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
 {
-    local answer="all ranks have ended; with --save, --resume auto continues from the last line 'saved'"
+    local answer="all ranks have ended; --resume auto continues from the last line 'saved'"
     [ $how = forked ] || answer="stopping after this step or evaluation; Ctrl-C again stops at once"
     hit "${@:1:5}" CRASH_WHOM="$6"
     is_over "$1" $((128 + $(kill -l "$5"))) 5
@@ -191,6 +191,7 @@ at_most 8 stops stop-2-meet 3 2 meet
 at_most 8 stops stop-0-all_reduce 2 0 all_reduce
 at_most 8 stops stop-0-save 2 0 save
 at_most 2 hangs hang-1-backward 2 1 backward
+at_most 2 hangs hang-0-save 2 0 save
 how=launched
 at_most 2 dies launched-kill-1-evaluate 2 1 evaluate KILL
 at_most 8 stops launched-stop-0-evaluate 2 0 evaluate

@@ -23,8 +23,8 @@ expect 0 "RANK=1 WORLD_SIZE=2 " env -u CUDA_VISIBLE_DEVICES PATH="$TMP/gpus:$PAT
 expect 0 "RANK=2 WORLD_SIZE=3 " env CUDA_VISIBLE_DEVICES=4,0,2 "$launch" -n gpu -- "$rank" all=contract
 for hidden in "-u CUDA_VISIBLE_DEVICES" "CUDA_VISIBLE_DEVICES="; do
     # shellcheck disable=SC2086
-    expect 2 "--nproc-per-node: 'gpu' is neither a number from 1 to 256, nor gpu on a machine where " env $hidden PATH="$TMP/none:$PATH" \
-        "$launch" -n gpu -- true
+    expect 2 "--nproc-per-node: 'gpu' is neither a number from 1 to 256, nor gpu on a machine where " \
+        env $hidden PATH="$TMP/none:$PATH" "$launch" -n gpu -- true
 done
 expect 2 "did you mean --max-restarts" "$launch" --max_restart 3 -- true
 expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2 --max-restarts 3 -- ./nothing
@@ -44,8 +44,8 @@ threads=$((cores > 3 ? cores / 3 : 1))
 expect 0 "" "$launch" --nproc_per_node=3 --max_restarts 5 -- "$rank" all=contract
 for i in 0 1 2; do
     check "rank $i: $(contract $i)" grep -qE "^RANK=$i WORLD_SIZE=3 LOCAL_RANK=$i LOCAL_WORLD_SIZE=3 GROUP_RANK=0 \
-MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=[1-9][0-9]* TORCHELASTIC_RESTART_COUNT=0 OMP_NUM_THREADS=$threads GOMP_SPINCOUNT=2000 \
-DDP_TOKEN=[0-9a-f]{32} listens=$([ $i = 0 ] && echo 1 || echo -1)\$" output
+MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=[1-9][0-9]* TORCHELASTIC_RESTART_COUNT=0 OMP_NUM_THREADS=$threads \
+GOMP_SPINCOUNT=2000 DDP_TOKEN=[0-9a-f]{32} listens=$([ $i = 0 ] && echo 1 || echo -1)\$" output
     check "one port, one token" test "$(word $i MASTER_PORT)$(word $i DDP_TOKEN)" = \
         "$(word 0 MASTER_PORT)$(word 0 DDP_TOKEN)"
 done
