@@ -110,24 +110,24 @@ static int wait_for_ranks(int size)
         failed = 1;
         alarm(GRACE);                       // then kill_ranks: a rank may hang
         if (code == EXIT_REPORTED)
-            continue;                       // it followed a rank that is yet to be seen
+            continue;                       // (check.h) it followed a rank that is yet to be seen
         first = code;
         report_death(rank, size, pid, status);
         end_ranks(SIGTERM);
     }
     if (asked)
-        fputs("all ranks have ended; with --save, --resume auto continues from the last line "
-              "'saved'\n", stderr);
+        fputs("all ranks have ended; --resume auto continues from the last line 'saved'\n", stderr);
     return first ? first : asked ? 128 + asked : failed ? EXIT_FAILED : 0;
 }
 
 void spawn(const SpawnConfig *config, World *world)
 {
     signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
+    signal(SIGPIPE, SIG_IGN);               // the reader of this process's output may end first
     launcher_check(1);                      // mpirun would start several parents
     int gpus = comm_gpus(), size = config->ranks > 0 ? config->ranks : gpus > 0 ? gpus : 2;
-    StoreConfig store = { .size = size, .place = { "127.0.0.1", 0 }, .supervised = true,
-                          .timeout = config->timeout };
+    StoreConfig store = { .size = size, .place = { "127.0.0.1", 0 }, .timeout = config->timeout,
+                          .supervised = true };     // this process names a rank that dies
     pid_t parent = getpid();
     store_new_token(store.token);           // no other program's processes can join
     store.socket = tcp_bind(&store.place);  // the system chooses a port
@@ -140,11 +140,11 @@ void spawn(const SpawnConfig *config, World *world)
             return;
         }
         pids[rank] = pid;
+        dprintf(STDOUT_FILENO, "[init] == rank %d of %d: pid %d\n", rank, size, (int)pid);
     }
     close(store.socket);
     signal(SIGINT, pass_on);
     signal(SIGTERM, pass_on);
     signal(SIGALRM, kill_ranks);
-    signal(SIGPIPE, SIG_IGN);               // the reader of this process's output may end first
     exit(wait_for_ranks(size));
 }

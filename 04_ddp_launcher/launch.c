@@ -24,13 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-// s in which ranks may end by themselves: after one has failed; after one has stopped as asked.
-enum { GRACE = 2, LEAVE = 60, RANKS_MAX = 256 };
+enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
 
 static pid_t groups[RANKS_MAX];             // of this machine's ranks, while anything in one lives
 static volatile sig_atomic_t asked, asks;   // the last signal that asked to end, or 0; how often
@@ -39,7 +37,7 @@ static sigset_t held;                       // pass_on's signals: blocked, excep
 
 typedef struct Launch {
     int ranks, nodes, node, port, restarts;     // the options
-    const char *each, *master, *logs;           // each: ranks per node, as text
+    const char *each, *master;                  // each: ranks per node, as text
     char **program;
     TcpPlace place;         // where rank 0 listens
     int bound;              // rank 0's socket, if rank 0 runs on this machine
@@ -50,30 +48,25 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks per node; gpu: one for each "
-          "GPU of this machine" },
+        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks on this machine; gpu: one "
+          "for each of its GPUs" },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: machine of rank 0, "
           "unless the program itself knows where to meet" },
-        { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; default "
-          "with several machines: 29500)", .min = 0, .max = 65535 },
+        { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; with "
+          "several machines 29500)", .min = 0, .max = 65535 },
         { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to restart all ranks after one "
-          "has failed", .min = 0, .max = 1e6 },
-        { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write rank N's output to DIR/rankN.log" }));
+          "has failed", .min = 0, .max = 1e6 }));
 }
 
 static int count_ranks(const Args *args, const char *text)
 {
     char *end = NULL;
-    bool gpu = strcmp(text, "gpu") == 0;
-    long ranks = gpu ? machine_gpus_listed() : strtol(text, &end, 10);
-    if (gpu && ranks == 0)
-        args_reject(args, "nproc-per-node", "gpu: nvidia-smi -L shows no GPU, or "
-                    "CUDA_VISIBLE_DEVICES is empty");
-    if ((!gpu && *end) || ranks < 1 || ranks > RANKS_MAX)
-        args_reject(args, "nproc-per-node", "'%s' is neither a number from 1 to %d nor gpu", text,
-                    RANKS_MAX);
+    long ranks = strcmp(text, "gpu") == 0 ? machine_gpus_listed() : strtol(text, &end, 10);
+    if ((end && *end) || ranks < 1 || ranks > RANKS_MAX)
+        args_reject(args, "nproc-per-node", "'%s' is neither a number from 1 to %d, nor gpu on a "
+                    "machine where nvidia-smi -L shows a GPU", text, RANKS_MAX);
     return (int)ranks;
 }
 
@@ -87,14 +80,10 @@ static void parse(Launch *l, int argc, char **argv)
     l->ranks = count_ranks(&args, l->each);
     if (l->node >= l->nodes)
         args_reject(&args, "node-rank", "%d is too large: --nnodes is %d", l->node, l->nodes);
-    if (l->nodes > 1 && !args_given(&args, "master-port"))
-        l->port = 29500;
     if (l->nodes > 1 && l->port == 0)
-        args_reject(&args, "master-port", "cannot be 0 with --nnodes: all hosts must know it");
+        l->port = 29500;                    // all machines must know it
     if (!l->program[0])
         FAIL_USAGE("launch -n 2 -- PROGRAM", "launch: no program was given");
-    if (l->logs && mkdir(l->logs, 0777) != 0 && errno != EEXIST)
-        FAIL_USAGE("does a writable parent exist?", "--log-dir %s: %s", l->logs, strerror(errno));
 }
 
 // --- the contract: the environment of a rank -----------------------------------------------------
@@ -104,17 +93,6 @@ static void set_number(const char *name, long long value)
     char text[32];
     snprintf(text, sizeof text, "%lld", value);
     setenv(name, text, 1);
-}
-
-// The token keeps other runs out. Each machine's launch would make a different one, so a run on
-// several machines has a token only if you set it (DDP_TOKEN).
-static void set_token(const Launch *l)
-{
-    char token[STORE_TOKEN];
-    if (l->nodes > 1 || (getenv("DDP_TOKEN") && getenv("DDP_TOKEN")[0]))
-        return;
-    store_new_token(token);
-    setenv("DDP_TOKEN", token, 1);
 }
 
 // The socket stays open over restarts, so that no other program can take the port.
@@ -134,12 +112,15 @@ static void bind_place(Launch *l)
 static void set_environment(const Launch *l, int start)
 {
     int share = core_count() / l->ranks;
+    const char *token = getenv("DDP_TOKEN");
+    char new_token[STORE_TOKEN];
+    store_new_token(new_token);
+    if (l->nodes == 1)                      // several launches would each make another one
+        setenv("DDP_TOKEN", token && token[0] ? token : new_token, 1);
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
     if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))
         set_number("GOMP_SPINCOUNT", 2000);     // a short spin: other threads need the core
-    unsetenv("TORCHELASTIC_USE_AGENT_STORE");   // set if torchrun has started this launcher
-    unsetenv("TORCHELASTIC_RUN_ID");
     if (l->place.port > 0) {
         setenv("MASTER_ADDR", l->place.address, 1);
         set_number("MASTER_PORT", l->place.port);
@@ -148,24 +129,9 @@ static void set_environment(const Launch *l, int start)
     set_number("LOCAL_WORLD_SIZE", l->ranks);
     set_number("GROUP_RANK", l->node);
     set_number("TORCHELASTIC_RESTART_COUNT", start);
-    set_number("TORCHELASTIC_MAX_RESTARTS", l->restarts);
 }
 
 // --- starting ------------------------------------------------------------------------------------
-
-// In the child, with --log-dir: appends the output to the rank's file.
-static void redirect(const Launch *l, int rank, int start)
-{
-    char path[4096], when[64];
-    time_t now = time(NULL);
-    snprintf(path, sizeof path, "%s/rank%d.log", l->logs, rank);
-    int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    CHECK(file >= 0, "--log-dir needs a writable directory", "%s: %s", path, strerror(errno));
-    strftime(when, sizeof when, "%F %T", localtime(&now));
-    dprintf(file, "--- rank %d, start %d, %s\n", rank, start + 1, when);
-    dup2(file, STDOUT_FILENO);
-    dup2(file, STDERR_FILENO);
-}
 
 static void set_handlers(void (*handler)(int))
 {
@@ -178,29 +144,22 @@ static void set_handlers(void (*handler)(int))
 }
 
 // In the child.
-static _Noreturn void run_program(const Launch *l, int local, int start, pid_t parent)
+static _Noreturn void run_program(const Launch *l, int local, pid_t parent)
 {
-    int rank = l->node * l->ranks + local, error = dup(STDERR_FILENO);
+    int rank = l->node * l->ranks + local;
     prctl(PR_SET_PDEATHSIG, SIGKILL);       // a rank does not outlive launch
     if (getppid() != parent)
         _exit(EXIT_REPORTED);
     setpgid(0, 0);
-    fcntl(error, F_SETFD, FD_CLOEXEC);      // for a message if the program cannot be started
     set_number("RANK", rank);
     set_number("LOCAL_RANK", local);
-    unsetenv("DDP_LISTEN");
     if (rank == 0 && l->bound > 0) {
         set_number("DDP_LISTEN", l->bound);
         fcntl(l->bound, F_SETFD, 0);
     }
-    if (isatty(STDIN_FILENO))           // a background process that reads a terminal is stopped
-        dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
-    if (l->logs)
-        redirect(l, rank, start);
     set_handlers(SIG_DFL);
     sigprocmask(SIG_UNBLOCK, &held, NULL);
     execvp(l->program[0], l->program);
-    dup2(error, STDERR_FILENO);
     if (local > 0)
         _exit(EXIT_REPORTED);
     FAIL_USAGE("does it exist, is it executable, and does the interpreter in its first line exist?",
@@ -216,7 +175,7 @@ static void start_all(Launch *l, int start)
         pid_t pid = fork();
         CHECK(pid >= 0, "start fewer ranks (-n)", "cannot start a rank: fork: %s", strerror(errno));
         if (pid == 0)
-            run_program(l, local, start, parent);
+            run_program(l, local, parent);
         setpgid(pid, pid);                  // here and in the child: either may be first
         groups[local] = pid;
     }
@@ -291,11 +250,13 @@ static int wait_for_ranks(const Launch *l)
         failed = failed || code != 0;
         if (code == 0 || first || over)
             continue;
-        bool stops = ends_as_asked(status);
-        asked = stops ? code - 128 : asked;
-        alarm(stops ? LEAVE : GRACE);       // then kill_ranks: a rank may hang
-        if (stops || code == EXIT_REPORTED)
-            continue;                       // EXIT_REPORTED: it followed a rank yet to be seen
+        if (ends_as_asked(status)) {
+            asked = code - 128;
+            continue;                       // the others may still be saving
+        }
+        alarm(GRACE);                       // then kill_ranks: a rank may hang
+        if (code == EXIT_REPORTED)
+            continue;                       // it followed a rank that is yet to be seen
         first = code;
         report_death(l->node * l->ranks + local, l->nodes * l->ranks, pid, status);
         send_to_ranks(SIGTERM);
@@ -312,22 +273,18 @@ static int wait_for_ranks(const Launch *l)
     return first ? first : failed && asked ? 128 + asked : failed ? EXIT_FAILED : 0;
 }
 
-// Waits before a restart: 0.5 s, then 1 s, 2 s ... at most 30 s. Returns whether to restart.
+// After a failure: waits for 0.5 s, and returns whether to restart.
 static bool wait_to_restart(const Launch *l, int start, int *status)
 {
-    double pause = start < 6 ? 0.5 * (1 << start) : 30;
     if (*status == 0 || asked || start == l->restarts)
         return false;
-    bool differ = *status == EXIT_RANKS_DIFFER;
-    if (differ || *status == EXIT_USAGE || *status == EXIT_DIVERGED) {
-        WARN("", "status %d, no restart: %s", *status,
-             differ ? "it would give all ranks rank 0's weights, and hide why theirs differ"
-                    : "a rank would fail again");
+    if (*status == EXIT_USAGE || *status == EXIT_DIVERGED || *status == EXIT_RANKS_DIFFER) {
+        WARN("", "status %d, no restart: it would fail again, or hide why the weights differ",
+             *status);
         return false;
     }
-    WARN("", "restart %d of %d in %.3g s", start + 1, l->restarts, pause);
-    int number = sigtimedwait(&held, NULL, &(struct timespec){
-        (time_t)pause, (long)(1e9 * (pause - (double)(time_t)pause)) });
+    WARN("", "restart %d of %d in 0.5 s", start + 1, l->restarts);
+    int number = sigtimedwait(&held, NULL, &(struct timespec){ .tv_nsec = 500000000 });
     *status = number > 0 ? 128 + number : *status;      // a signal ends the wait
     return number <= 0;
 }
@@ -338,7 +295,6 @@ int main(int argc, char **argv)
     int status = 0, start = 0;
     signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
     parse(&l, argc, argv);
-    set_token(&l);
     bind_place(&l);
     set_handlers(pass_on);
     signal(SIGALRM, kill_ranks);

@@ -1,3 +1,4 @@
+// rendezvous_file.c - rank 0 writes where it listens into a file, and the other ranks read it.
 #include "rendezvous_file.h"
 #include "check.h"
 #include "interrupt.h"
@@ -27,9 +28,30 @@ void rendezvous_file_remove(void)
     left_at[0] = '\0';
 }
 
+// False: this run's file cannot be read yet, for the reason in err.
+static bool read_file(StoreConfig *c, Error *err)
+{
+    char run[STORE_NAME] = "";
+    FILE *in = fopen(path, "re");
+    if (!in)
+        return error_set(err, "", "%.300s: %s", path, strerror(errno));
+    int read = fscanf(in, TITLE "%63[^\n] %79s %15s %d", run, c->token, c->place.address,
+                      &c->place.port);
+    fclose(in);
+    if (read != 4)
+        return error_set(err, "choose another path", "%s exists, but is not a rendezvous file",
+                         path);
+    return strcmp(run, c->run) == 0 ||
+           error_set(err, "choose another path, or wait until that run has ended",
+                     "%s belongs to the run '%.80s', but this is the run '%s'", path, run, c->run);
+}
+
 static void write_file(const StoreConfig *c)
 {
     Error err;
+    StoreConfig old = *c;
+    bool in_use = read_file(&old, &err) && tcp_connect(&old.place, 2, &err) >= 0;
+    CHECK(!in_use, "choose another path", "another run is meeting through %s", path);
     if (!output_claim(path, OUTPUT_RENDEZVOUS, &err))
         FAIL_ERROR(&err);
     snprintf(left_at, sizeof left_at, "%.4000s.XXXXXX", path);
@@ -55,24 +77,6 @@ static void refresh(void)
     DIR *directory = opendir(dirname(copy));
     if (directory)
         closedir(directory);
-}
-
-// False: this run's file cannot be read yet, for the reason in err.
-static bool read_file(StoreConfig *c, Error *err)
-{
-    char run[STORE_NAME] = "";
-    FILE *in = fopen(path, "re");
-    if (!in)
-        return error_set(err, "", "%.300s: %s", path, strerror(errno));
-    int read = fscanf(in, TITLE "%63[^\n] %79s %15s %d", run, c->token, c->place.address,
-                      &c->place.port);
-    fclose(in);
-    if (read != 4)
-        return error_set(err, "choose another path", "%s exists, but is not a rendezvous file",
-                         path);
-    return strcmp(run, c->run) == 0 ||
-           error_set(err, "choose another path, or wait until that run has ended",
-                     "%s belongs to the run '%.80s', but this is the run '%s'", path, run, c->run);
 }
 
 // The file may be an earlier start's: it is read again before each attempt to join.

@@ -12,10 +12,10 @@
 // processes' statuses reports this one.
 enum {
     EXIT_FAILED = 1,
-    EXIT_USAGE = 2,
-    EXIT_DIVERGED = 3,
-    EXIT_REPORTED = 4,
-    EXIT_RANKS_DIFFER = 200,
+    EXIT_USAGE = 2,             // wrong options: no work was done
+    EXIT_DIVERGED = 3,          // the loss or a gradient is not finite
+    EXIT_REPORTED = 4,          // another rank has failed, and is named elsewhere
+    EXIT_RANKS_DIFFER = 200,    // the ranks' weights differ
 };
 
 // An error that a function returns, so that its caller decides what to do. hint may be empty.

@@ -19,9 +19,8 @@
 // Rank 0 is watched as well: a rank that gets no answer for `timeout` seconds names it and ends. So
 // does one whose connection to rank 0 closes.
 //
-// A supervisor on a rank's machine (launch, torchrun) sees a death first, and knows its reason. It
-// has 2 s to report it and to end all. Other launchers, such as mpirun, return the status of the
-// rank that they see end first. So after a death the other ranks stay for 2.5 s more.
+// After a death the other ranks stay for 2.5 s: a supervisor (launch, torchrun) can say how the
+// rank died, and mpirun returns the status of the rank that it sees end first.
 #pragma once
 #include "tcp.h"
 #include "world.h"
@@ -36,7 +35,8 @@ typedef struct StoreConfig {
     double timeout;                     // s; 0: never
     char run[STORE_NAME];               // rank 0 refuses ranks of a run with another name
     char token[STORE_TOKEN];            // or with another token; "": no token
-    bool supervised;                    // a supervisor on this machine reports how its ranks die
+    bool supervised;                    // a supervisor names a rank that dies; rank 0 does only if
+                                        // it is still there 2.5 s later
     // If not NULL: called before each attempt to join rank 0, fills in place and token. False: they
     // are not known yet, for the reason in err.
     bool (*locate)(struct StoreConfig *config, Error *err);

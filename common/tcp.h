@@ -29,5 +29,9 @@ void tcp_expect_sockets(int count);
 int tcp_bind(TcpPlace *place);
 // The address and port of this side of a socket, or (peer) of the other side.
 TcpPlace tcp_place(int socket, bool peer);
-// Connects within `seconds`. -1: failed, or a signal came.
+// From now on a connect, send or receive fails with EAGAIN if nothing moves for `seconds` (0:
+// never). It fails with EINTR when this process continues after a stop.
+void tcp_limit(int socket, double seconds);
+// Connects within `seconds`; later sends and receives have the same limit. -1: failed, or a signal
+// came.
 int tcp_connect(const TcpPlace *place, double seconds, Error *err);

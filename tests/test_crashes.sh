@@ -99,7 +99,7 @@ hit()
     strike "$1" $how "$2" CRASH_RANK="$3" CRASH_DO="$5" CRASH_TEXT="${moment[$4]}" CRASH_AT=$at "${@:6}"
 }
 
-declare -A fate=([KILL]="was killed by SIGKILL" [SEGV]="was killed by SIGSEGV" [EXIT0]=":"
+declare -A fate=([KILL]="was killed by signal 9" [SEGV]="was killed by signal 11" [EXIT0]=":"
     [EXIT7]="ended with status 7") code=([KILL]=137 [SEGV]=139 [EXIT0]=1 [EXIT7]=7)
 dies() # dies NAME N RANK WHEN DO
 {
@@ -111,7 +111,7 @@ stops() # stops NAME N RANK WHEN
 {
     hit "$@" STOP
     is_over "$1" 1 10 2.9
-    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\)( is lost: no answer within --timeout|: )"
+    names "$1" "rank $3( of $2)? \\([^)]*pid $(cat "$1/struck")\\)( is lost: no answer|: )"
 }
 hangs() # hangs NAME N RANK WHEN
 {
@@ -122,7 +122,7 @@ hangs() # hangs NAME N RANK WHEN
 # asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
 {
-    local answer="all ranks have ended; with --save, --resume auto continues from the last line 'saved'"
+    local answer="all ranks have ended; --resume auto continues from the last line 'saved'"
     [ $how = forked ] || answer="stopping after this step or evaluation; Ctrl-C again stops at once"
     hit "${@:1:5}" CRASH_WHOM="$6"
     is_over "$1" $((128 + $(kill -l "$5"))) 5
@@ -191,6 +191,7 @@ at_most 8 stops stop-2-meet 3 2 meet
 at_most 8 stops stop-0-all_reduce 2 0 all_reduce
 at_most 8 stops stop-0-save 2 0 save
 at_most 2 hangs hang-1-backward 2 1 backward
+at_most 2 hangs hang-0-save 2 0 save
 how=launched
 at_most 2 dies launched-kill-1-evaluate 2 1 evaluate KILL
 at_most 8 stops launched-stop-0-evaluate 2 0 evaluate

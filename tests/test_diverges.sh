@@ -77,7 +77,7 @@ calls="communicator gradients: rank 0 calls"
 for n in 2 3; do
     fails 1 ./another -n $n --timeout 1
     says "progress for 1 s \(--timeout\); in their call [0-9]+ rank 0 is in all_reduce of ([0-9]+) \(gradients\), in \
-backward, but rank 1 in broadcast of \1 \(gradients\), in backward$"
+backward, rank 1 in broadcast of \1 \(gradients\), in backward$"
     says "rank 0 of [23] \(.*, pid [0-9]+\): $last all_reduce of [0-9]+ \(gradients\), in backward$"
     says "rank 1 of [23] \(.*, pid [0-9]+\): $last broadcast of [0-9]+ \(gradients\), in backward$"
     lines $((n + 2))

@@ -156,7 +156,7 @@ signalled()
 
 signalled KILL rank
 check "a rank is killed" test $status = 137
-check "the killed rank is named" grep -qE "rank [01] of 2 .* was killed by SIGKILL" "$TMP/output"
+check "the killed rank is named" grep -qE "rank [01] of 2 .* was killed by signal 9" "$TMP/output"
 signalled TERM launch
 check "ranks agree to stop" test $status = 143
 check "before the end" not grep -q "\[6/6\]" "$TMP/output"

@@ -8,14 +8,10 @@ launch=$BUILD/04_ddp_launcher/launch
 rank=$BUILD/../tests/tool_rank
 . "$SRC/tests/play.sh"
 
-# A wrapper that passes on the status of a stop, while the other rank never ends: launch waits for a minute.
-TMP=other "$launch" -n 2 -- "$rank" 0=wait 1=sleep300,exit143 >a_minute 2>&1 &
-a_minute=$!
-
 expect 0 "usage: launch" "$launch" --help
 expect 2 "no program was given" "$launch"
 for ranks in 0 257 2x gpus; do
-    expect 2 "--nproc-per-node: '$ranks' is neither a number from 1 to 256 nor gpu" \
+    expect 2 "--nproc-per-node: '$ranks' is neither a number from 1 to 256, nor gpu on a machine where " \
         "$launch" --nproc-per-node "$ranks" -- true
 done
 mkdir gpus none
@@ -27,8 +23,8 @@ expect 0 "RANK=1 WORLD_SIZE=2 " env -u CUDA_VISIBLE_DEVICES PATH="$TMP/gpus:$PAT
 expect 0 "RANK=2 WORLD_SIZE=3 " env CUDA_VISIBLE_DEVICES=4,0,2 "$launch" -n gpu -- "$rank" all=contract
 for hidden in "-u CUDA_VISIBLE_DEVICES" "CUDA_VISIBLE_DEVICES="; do
     # shellcheck disable=SC2086
-    expect 2 "--nproc-per-node: gpu: nvidia-smi -L shows no GPU" env $hidden PATH="$TMP/none:$PATH" \
-        "$launch" -n gpu -- true
+    expect 2 "--nproc-per-node: 'gpu' is neither a number from 1 to 256, nor gpu on a machine where " \
+        env $hidden PATH="$TMP/none:$PATH" "$launch" -n gpu -- true
 done
 expect 2 "did you mean --max-restarts" "$launch" --max_restart 3 -- true
 expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2 --max-restarts 3 -- ./nothing
@@ -45,13 +41,11 @@ contract() { grep "^RANK=$1 " output; }
 word() { contract "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
 cores=$(nproc)
 threads=$((cores > 3 ? cores / 3 : 1))
-expect 0 "" env TORCHELASTIC_RUN_ID=7 TORCHELASTIC_USE_AGENT_STORE=True DDP_LISTEN=3 \
-    "$launch" --nproc_per_node=3 --max_restarts 5 -- "$rank" all=contract
+expect 0 "" "$launch" --nproc_per_node=3 --max_restarts 5 -- "$rank" all=contract
 for i in 0 1 2; do
     check "rank $i: $(contract $i)" grep -qE "^RANK=$i WORLD_SIZE=3 LOCAL_RANK=$i LOCAL_WORLD_SIZE=3 GROUP_RANK=0 \
-MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=[1-9][0-9]* TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_MAX_RESTARTS=5 \
-TORCHELASTIC_RUN_ID=- TORCHELASTIC_USE_AGENT_STORE=- OMP_NUM_THREADS=$threads GOMP_SPINCOUNT=2000 \
-DDP_TOKEN=[0-9a-f]{32} listens=$([ $i = 0 ] && echo 1 || echo -1)\$" output
+MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=[1-9][0-9]* TORCHELASTIC_RESTART_COUNT=0 OMP_NUM_THREADS=$threads \
+GOMP_SPINCOUNT=2000 DDP_TOKEN=[0-9a-f]{32} listens=$([ $i = 0 ] && echo 1 || echo -1)\$" output
     check "one port, one token" test "$(word $i MASTER_PORT)$(word $i DDP_TOKEN)" = \
         "$(word 0 MASTER_PORT)$(word 0 DDP_TOKEN)"
 done
@@ -130,9 +124,9 @@ while read -r does status text; do
         check "$does: no other rank is named" says_times 1 " rank [0-9] of "
     fi
 done <<'END'
-die9 137 was killed by SIGKILL (Killed)
-die11 139 was killed by SIGSEGV (Segmentation fault)
-die15 143 was killed by SIGTERM (Terminated)
+die9 137 was killed by signal 9 (Killed)
+die11 139 was killed by signal 11 (Segmentation fault)
+die15 143 was killed by signal 15 (Terminated)
 exit1 1 ended with status 1
 exit7 7 ended with status 7
 exit2 2 -
@@ -209,7 +203,7 @@ ready 2
 sleep 0.3
 kill -TERM $pid
 check "after TERM a rank dies: its status" ends 139
-check "after TERM a rank dies: it is named" says_times 1 "rank 1 of 2 .* was killed by SIGSEGV"
+check "after TERM a rank dies: it is named" says_times 1 "rank 1 of 2 .* was killed by signal 11"
 check "after TERM a rank dies: no other rank is named" says_times 1 " rank [0-9] of "
 
 # Rank 0 sends TERM while launch still starts the others.
@@ -239,16 +233,15 @@ check "then no rank is named" says_times 0 " rank [0-9] of "
 
 # --- restarts --------------------------------------------------------------------------------------------------------
 
-expect 2 "status 2, no restart: a rank would fail again" "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
-expect 3 "status 3, no restart: a rank would fail again" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
+expect 2 "status 2, no restart: " "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
+expect 3 "status 3, no restart: " "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
 expect 200 "status 200, no restart: " "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit200
 expect 0 "restart 1 of 1" "$launch" -n 2 --max-restarts 1 -- "$rank" 0.0=catch,wait 1.0=sleep300,exit7
 check "launch's own TERM is no reason not to restart" says_times 1 "caught TERM: rank 0"
 begun=$EPOCHREALTIME
 expect 0 "restart 1 of 5 in 0.5 s" "$launch" -n 2 --max-restarts 5 -- "$rank" all=contract,sleep400 1.0=exit1 1.1=die9
-check "two pauses" within 1.5 8
-check "the second is longer" says "restart 2 of 5 in 1 s"
-check "three starts" says_times 3 "^RANK=1 .* TORCHELASTIC_RESTART_COUNT=[012] TORCHELASTIC_MAX_RESTARTS=5 "
+check "two pauses" within 1 8
+check "three starts" says_times 3 "^RANK=1 .* TORCHELASTIC_RESTART_COUNT=[012]"
 check "one port, one token" test "$(word 0 MASTER_PORT | sort -u | wc -l)$(word 0 DDP_TOKEN | sort -u | wc -l)" = 11
 check "rank 0 listens each time" says_times 3 "^RANK=0 .* listens=1"
 expect 7 "restart 1 of 1 in" "$launch" --max-restarts 1 -- "$rank" all=exit7
@@ -256,11 +249,9 @@ check "no second restart" says_times 2 "ended with status 7"
 expect 7 "" "$launch" --max-restarts 0 -- "$rank" all=exit7
 check "--max-restarts 0: no restart" says_times 0 "restart"
 begin "$launch" --max-restarts 9 -- "$rank" all=exit7
-at_last says "restart 2 of 9 in 1 s"
-begun=$EPOCHREALTIME
+at_last says "restart 2 of 9"
 kill -TERM $pid
 check "a pause can be interrupted" ends 143
-check "at once" within 0 0.9
 begin "$launch" -n 2 --max-restarts 9 -- "$rank" all=catch,wait
 ready 2
 kill -TERM $pid
@@ -280,12 +271,6 @@ begun=$EPOCHREALTIME
 check "it ends when the reader is gone" within 0 5
 { "$launch" -n 2 --max-restarts 1 -- "$rank" 1.0=exit7 2>&1; echo $? >status; } | true
 check "launch does not need a reader of its messages" test "$(cat status)" = 0
-expect 7 "restart 1 of 1" "$launch" -n 2 --max-restarts 1 --log-dir logs -- "$rank" all=contract,lines4 1=exit7
-check "with --log-dir, only launch's own lines are printed" says_times 0 "line|RANK"
-check "one log per rank" test "$(ls logs | tr '\n' ' ')" = "rank0.log rank1.log "
-check "the log has both starts" test "$(grep -cE '^--- rank 1, start [12], 20' logs/rank1.log)" = 2
-check "the log is complete" test "$(grep -c '^line' logs/rank1.log) $(grep -c '^RANK=1' logs/rank1.log)" = "8 2"
-expect 2 "output/logs" "$launch" --log-dir output/logs -- true
 
 # Like PyTorch's TCPStore, rank 0 listens on the port that launch has bound, and rank 1 connects.
 if command -v python3 >/dev/null; then
@@ -330,9 +315,5 @@ if [ "$(id -u)" = 0 ] && setpriv --reuid=54321 --regid=54321 --clear-groups test
     check "nothing is left" at_last few_left
 fi
 
-wait $a_minute
-check "a rank stops as asked, and another never ends: status $?" test $? = 143
-mv a_minute output
-check "then no rank is named" says_times 0 " rank [0-9] of "
 check "no process is left in the end" at_last nothing_left
 test_done

@@ -41,7 +41,7 @@ expect 0 "node1:    == step: [ 20/" both "$train" "${options[@]}" -p 20 --iface 
 address=10.77.0.11
 DDP_TOKEN=same expect 0 "node1: weight hash" both "$train" "${options[@]}"
 expect 1 "" both env DDP_TOKEN=ofNODE "$train" "${options[@]}"
-check "a wrong token" grep -q "its token is not rank 0's" first
+check "a wrong token" grep -q "its token is not rank 0's" second
 cp "$train" train.0
 sed 's/^revision ./revision ?/' train.0 >train.1
 chmod +x train.1

@@ -105,6 +105,13 @@ one_host()
     done
     check "through a file: the same weights" test "$(hash_of note.0)" = "$(cat wanted.2)"
     check "the file is removed" test ! -e note
+    through_note() { limit "$six/launch" --nnodes 2 -- "$six/train" "${twenty[@]}" --rendezvous "file:$PWD/note"; }
+    through_note >waits 2>&1 &          # its second rank never comes
+    until_so 30 test -s note
+    expect 1 "another run is meeting through $PWD/note" through_note
+    pkill -TERM -P $! -x launch
+    wait $!
+    check "the first run's rank 0 removes its file" test ! -e note
     expect 2 "but no MASTER_ADDR (--master-addr) is given" limit "$launch" --nnodes 2 -- "$train" "${twenty[@]}"
 
     # If a rank dies, mpirun ends the others, although the ranks no longer use MPI.
@@ -167,7 +174,7 @@ two_hosts()
     expect 0 "weight hash: $(cat wanted.2)" both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 \
         MASTER_PORT=$port "$train" "${twenty[@]}"
     check "local ranks are counted" test "$(grep -c 'local rank: 0,' "$TMP/output")" = 2
-    expect 4 "options: rank 1 (node2) has --lr 1, but rank 0 (node1) has --lr 0" \
+    expect 4 "options: rank 1 (node2) has --lr 1, but rank 0 has --lr 0" \
         both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port "$train" "${twenty[@]}" --lr NODE
     unset OMPI_MCA_btl_tcp_if_exclude       # --iface also selects the network of Open MPI
     expect 0 "weight hash: $wanted" by_mpirun --mca plm_rsh_agent "$hosts agent" -H node1:2,node2:2 -np 4 "$train" \

@@ -232,52 +232,42 @@ TEST(ranks_join_in_any_order)
     }
 }
 
-TEST(missing_and_wrong_ranks)
+TEST(missing_ranks)
 {
-    static const struct { int rank, size; const char *words; } wrong[] = {
-        { -1, 0, "only 2 of 3 ranks connected within 2 s; missing: 2\nhint: check that the missing ranks run" },
-        { 2, 4, ") has a world size of 4, but rank 0 (" }, { 1, 3, "two processes have rank 1: " },
-    };
-    for (int i = 0; i < 3; i++) {
-        stage(3, i == 0 ? 2 : 40);
-        enter(as(0), bow);
-        enter(as(1), bow);
-        sleep_ms(600);
-        StoreConfig c = as(wrong[i].rank);
-        c.size = wrong[i].size;
-        if (c.rank >= 0)
-            enter(c, bow);
-        all_end(EXIT_REPORTED);
-        expect_said(wrong[i].words, 2);
-    }
+    stage(3, 2);
+    enter(as(0), bow);
+    enter(as(1), bow);
+    all_end(EXIT_REPORTED);
+    expect_said("only 2 of 3 ranks connected within 2 s; missing: 2\nhint: check that the missing ranks run", 2);
     stage(2, 2);
     close_port();
     enter(as(1), bow);
     all_end(EXIT_FAILED);
-    expect_said("rank 1 of 2 could not join rank 0 within 2", 2);
+    expect_said("rank 1 of 2 could not join rank 0 within 2 s: cannot connect to port ", 2);
 }
 
-TEST(processes_of_other_runs_are_refused)
+TEST(other_processes_are_refused)
 {
-    static const struct { const char *name, *words; bool early, random, none; int rank, size; } wrong[] = {
-        { "play", "its token is not rank 0's", true, true, false, 1, 2 },
-        { "play", "its token is not rank 0's", true, false, true, 1, 2 },
-        { "another", "it is from another run", true, false, false, 1, 3 },
-        { "play", "it is from another program", true, false, false, 2, 2 },
-        { "another", "it is from another run", false, false, false, 1, 3 },
-        { "play", "the run has already begun with all its ranks", false, false, false, 1, 2 },
+    static const struct { const char *run, *words; bool random, none; int rank, size; } wrong[] = {
+        { "play", "its token is not rank 0's", true, false, 1, 2 },
+        { "play", "its token is not rank 0's", false, true, 1, 2 },
+        { "another", "it is from another run", false, false, 1, 3 },
+        { "play", "its world size is 3, but rank 0's is 2", false, false, 2, 3 },
+        { "play", "rank 1 is already there (", false, false, 1, 2 },     // the others are there by now
+        { "another", "it is from another run", false, false, 1, 3 },
     };
+    enum { WRONG = sizeof wrong / sizeof *wrong };
     stage(2, 40);
     enter(as(0), step);
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (int i = 0; i < WRONG; i++) {
         StoreConfig c = as(wrong[i].rank);
-        if (!wrong[i].early && seen->there == 0) {
+        if (i == WRONG - 2) {
             enter(as(1), step);
             await(&seen->there, 2);
         }
         c.timeout = 0.5;
         c.size = wrong[i].size;
-        snprintf(c.run, sizeof c.run, "%s", wrong[i].name);
+        snprintf(c.run, sizeof c.run, "%s", wrong[i].run);
         if (wrong[i].random)
             store_new_token(c.token);
         if (wrong[i].none)
@@ -287,7 +277,6 @@ TEST(processes_of_other_runs_are_refused)
     }
     seen->finish = 1;
     all_end(0);
-    EXPECT_EQ_INT(times("refused a connection"), 1);
     EXPECT_EQ_INT(seen->there, 2);
 }
 
@@ -337,17 +326,9 @@ TEST(strangers_do_not_keep_ranks_out)
     enter(as(1), step);
     enter(as(2), step);
     await(&seen->there, 3);
-    Bytes slow = hello_of(1, false);
-    int fd = knock(), sent = 0;                     // it is closed after 5 s, although it goes on sending
-    while (sent < 40 && send(fd, (char *)&slow + sent, 1, MSG_NOSIGNAL) == 1) {
-        sleep_ms(500);
-        sent++;
-    }
-    EXPECT(sent < 40, "a slow stranger stays");
-    close(fd);
     seen->finish = 1;
     all_end(0);
-    EXPECT_EQ_INT(times("refused a connection"), 1);
+    EXPECT_EQ_STR(said, "");
 }
 
 // Rank 1 asks for big values and reads no answer. The others still exchange values, and rank 0 names it.
@@ -406,11 +387,10 @@ static const struct Loss {
     { hang, 1, SIGSTOP, 6, false, "all wait for @: stopped or cut off, silent for " },
     { hang, 2, SIGCONT, 12, true, " s; all wait for @: after epoch 1, step 5; 1 calls, the last: get run\nhint: "
       "the run ends after 12 s of this (--timeout)\n" },
-    { differ, 2, SIGCONT, 2, false, "in their call 2 rank 0 is in all_reduce of 5 (gradients), but rank 2 in barrier "
+    { differ, 2, SIGCONT, 2, false, "in their call 2 rank 0 is in all_reduce of 5 (gradients), rank 2 in barrier "
       "(metrics)\nhint: " },
     { step, 0, SIGKILL, 40, false, "rank 1/3 @ is lost: the connection was closed\nhint: " },
-    { step, 0, SIGSTOP, 2, false, "rank 1/3 @ is lost: no answer within --timeout\nhint: " },
-    { step, 0, SIGSTOP, 12, false, "@ has not answered for 10 s\n" },
+    { step, 0, SIGSTOP, 2, false, "rank 1/3 @ is lost: no answer\nhint: " },
     { write_slowly, 2, SIGCONT, 1.5, false, "" },
     { linger, 2, SIGCONT, 40, false, "" },
 };
@@ -423,7 +403,7 @@ static bool is_said(const struct Loss *loss, pid_t pid)
     gethostname(host, sizeof host - 1);
     said = test_read(path);
     snprintf(name, sizeof name, "rank %d%s (%s, pid %d)", loss->victim,
-             loss->victim || strstr(loss->words, "answered") ? " of 3" : "", host, (int)pid);
+             loss->victim ? " of 3" : "", host, (int)pid);
     if (!at)
         return strstr(said, loss->words) != NULL;
     const char *from = strncmp(loss->words, "rank 1/3 ", 9) == 0 ? loss->words + 9 : loss->words;

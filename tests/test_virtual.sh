@@ -120,7 +120,7 @@ check "a program that is killed" build_with killed "$PWD/solution" train.c "#inc
          while (access("killed.st", F_OK)) usleep(10000);
          raise(SIGKILL);
      }'
-expect 137 "was killed by SIGKILL" "$step/launch" --nproc-per-node 4 --max-restarts 0 -- ./killed --data synthetic \
+expect 137 "was killed by signal 9" "$step/launch" --nproc-per-node 4 --max-restarts 0 -- ./killed --data synthetic \
     --threads 1 --seed 3 "${lenet[@]}" --virtual-ranks 4 --save killed.st --save-every 3 --resume auto
 expect 0 "weight hash: $four" ranks 2 "${lenet[@]}" --virtual-ranks 4 --save killed.st --resume auto
 check "it resumed in the middle of an epoch" grep -qE "resumed: .*epoch 1, step [36]" output

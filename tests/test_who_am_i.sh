@@ -135,7 +135,7 @@ fi
 
 here=$(hostname)
 of_0=(--lr 0.1) of_1=(--lr 0.2)
-expect 0 "options: rank 1 ($here) has --lr 0.2, but rank 0 ($here) has --lr 0.1" both "" ""
+expect 0 "options: rank 1 ($here) has --lr 0.2, but rank 0 has --lr 0.1" both "" ""
 check "both ranks end with status 4" grep -qx 'statuses 4 4' "$TMP/output"
 check "before any work" not grep -q parameters "$TMP/output"
 of_1=(--no-shuffle --seed 0)

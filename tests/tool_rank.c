@@ -57,9 +57,7 @@ static void print_contract(int none)
 {
     static const char *const names[] = {
         "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
-        "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS", "GOMP_SPINCOUNT",
-        "DDP_TOKEN",
+        "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "OMP_NUM_THREADS", "GOMP_SPINCOUNT", "DDP_TOKEN",
     };
     char line[2048] = "";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -39,14 +39,6 @@ static void skip_same_lines(const char **a, const char **b)
     }
 }
 
-static uint64_t hash_of(const char *text)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);     // FNV-1a
-    return hash;
-}
-
 static const char *hint_for(const char *what)
 {
     return strcmp(what, "program") == 0
@@ -57,33 +49,30 @@ static const char *hint_for(const char *what)
                : "all ranks need the same options, data and kind of device";
 }
 
-// Compares hashes first. The first rank that differs then shows rank 0 its text.
+// Each rank compares its value with rank 0's, and rank 0 prints what the first that differs says.
 void agree_same(const World *world, const char *what, const char *value)
 {
-    typedef struct Mine { uint64_t hash; char host[MACHINE_NAME]; } Mine;
-    Mine mine = { .hash = hash_of(value) }, *all = xcalloc((size_t)world->size, sizeof mine);
-    int other = 0;
-    char key[64];
-    memcpy(mine.host, machine_here().host, sizeof mine.host);
-    store_gather(world, what, &mine, sizeof mine, all);
-    while (other < world->size && all[other].hash == all[0].hash)
-        other++;
-    if (other < world->size) {
-        snprintf(key, sizeof key, "text of %.40s", what);
-        if (world->rank == other)
-            store_put(world, key, value, strlen(value) + 1);
-        if (world->rank == 0) {
-            char *text = xcalloc(1, STORE_MOST);
-            store_get(world, key, text, STORE_MOST - 1);
-            const char *a = value, *b = text;
-            skip_same_lines(&a, &b);
-            WARN(hint_for(what), "%s: rank %d (%s) has %.*s, but rank 0 (%s) has %.*s", what, other,
-                 all[other].host, *b ? (int)strcspn(b, "\n") : 7, *b ? b : "nothing", mine.host,
-                 *a ? (int)strcspn(a, "\n") : 7, *a ? a : "nothing");
+    char key[64], *of_rank0 = xcalloc(1, STORE_MOST);
+    char mine[LINE] = "", (*all)[LINE] = xcalloc((size_t)world->size, sizeof *all);
+    snprintf(key, sizeof key, "%.40s of rank 0", what);
+    if (world->rank == 0)
+        store_put(world, key, value, strlen(value) + 1);
+    store_get(world, key, of_rank0, STORE_MOST);
+    const char *a = of_rank0, *b = value;
+    skip_same_lines(&a, &b);
+    if (strcmp(a, b) != 0)
+        snprintf(mine, sizeof mine, "%s: rank %d (%s) has %.*s, but rank 0 has %.*s", what,
+                 world->rank, machine_here().host, *b ? (int)strcspn(b, "\n") : 7,
+                 *b ? b : "nothing", *a ? (int)strcspn(a, "\n") : 7, *a ? a : "nothing");
+    store_gather(world, what, mine, sizeof mine, all);
+    for (int i = 1; i < world->size; i++)
+        if (all[i][0]) {
+            if (world->rank == 0)
+                WARN(hint_for(what), "%s", all[i]);
+            store_end_run(world);
         }
-        store_end_run(world);
-    }
     free(all);
+    free(of_rank0);
 }
 
 int agree_place(const World *world, const char *what, const char *value, int *different)

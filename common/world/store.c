@@ -9,8 +9,6 @@
 #include "interrupt.h"
 #include "threads.h"
 
-#include <errno.h>
-#include <math.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -18,51 +16,37 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// See store.h: after a death, other ranks stay for so long.
-static const useconds_t launcher_us = 2500000;
 static const double answer_limit = 2;   // s for one connection, and for the answer to HELLO
 static const double early_line = 10;    // s
 
 struct Store {
     int rank, socket;
-    double timeout;
     atomic_bool left;
     pthread_t thread;
     pthread_mutex_t lock;               // held from a request to its answer
     char rank0[STORE_NAME + 32];        // "node1, pid 4711"
-    char early[200];                    // see store_send; only rank 1 prints it
     char run[STORE_TOKEN];
     TcpAddress own;
 };
 
 // --- requests ------------------------------------------------------------------------------------
 
-static _Noreturn void end(bool late)
-{
-    usleep(late ? launcher_us : 0);
-    leave_at_once(EXIT_REPORTED);
-}
-
-// Asks rank 0 for an answer, and returns its head. Ends this process if the run is over, or if
-// rank 0 is gone.
-static StoreHead ask(Store *s, const StoreHead *request, const void *sent, void **value)
+// Returns the head of rank 0's answer. Ends this process if the run is over, or if rank 0 is gone.
+static StoreHead ask(Store *s, StoreHead request, const void *sent, void **value)
 {
     StoreHead answer = { .what = STORE_DONE };
-    const char *early = s->rank == 1 ? s->early : NULL;
     pthread_mutex_lock(&s->lock);
-    const char *lost = s->left ? NULL : store_send(s->socket, *request, sent, s->timeout, early);
+    const char *lost = s->left ? NULL : store_send(s->socket, request, sent);
     if (!lost && !s->left)
-        lost = store_receive(s->socket, &answer, value, STORE_MOST, s->timeout, early);
+        lost = store_receive(s->socket, &answer, value, STORE_MOST);
     if (lost) {
-        bool silent = strcmp(lost, "no answer") == 0;
-        usleep(silent ? 0 : launcher_us);
-        WARN("its last output, or its machine's log, may show why", "rank 0 (%s) is lost: %s%s",
-             s->rank0, lost, silent ? " within --timeout" : "");
-        leave_at_once(EXIT_REPORTED);
+        usleep((useconds_t)(1e6 * death_delay));
+        WARN("its last output, or its machine's log, may show why", "rank 0 (%s) is lost: %s",
+             s->rank0, lost);
     }
-    if (answer.what == STORE_END)
-        end(answer.key[0]);
-    s->left = s->left || (request->what == STORE_BEAT && ((const Progress *)sent)->done);
+    if (lost || answer.what == STORE_END)
+        leave_at_once(EXIT_REPORTED);
+    s->left = s->left || (request.what == STORE_BEAT && ((const Progress *)sent)->done);
     pthread_mutex_unlock(&s->lock);
     return answer;
 }
@@ -76,15 +60,14 @@ static int64_t request(const World *world, StoreWhat what, const char *key, cons
     void *received = NULL;
     const void *value;
     CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "a key has at most 63 bytes, a value 16 "
-          "MiB", "store: %.80s: a key of %zu bytes or a value of %zu is too long", key, strlen(key),
-          bytes);
+          "MiB", "store: %.80s, or its value of %zu bytes, is too long", key, bytes);
     memcpy(head.key, key, strlen(key));
     if (s->rank == 0) {
         answer = store_answer(0, &head, sent, &value);
         while (answer.what == STORE_END)
             pause();                    // a thread of this process is ending the run
     } else {
-        answer = ask(s, &head, sent, &received);
+        answer = ask(s, head, sent, &received);
         value = received;
     }
     if (answer.what == STORE_VALUE)
@@ -138,7 +121,7 @@ void store_gather(const World *world, const char *what, const void *mine, size_t
 void store_end_run(const World *world)
 {
     if (world->rank == 0)
-        store_end_all(false);
+        store_end_all();
     for (;;)
         pause();                        // the next beat is answered with END
 }
@@ -150,7 +133,7 @@ static void beat(Store *s)
     Progress record;
     void *value = NULL;
     progress_read(&record);
-    ask(s, &(StoreHead){ .what = STORE_BEAT, .bytes = sizeof record }, &record, &value);
+    ask(s, (StoreHead){ .what = STORE_BEAT, .bytes = sizeof record }, &record, &value);
     free(value);
 }
 
@@ -163,71 +146,56 @@ static void *beat_on(void *arg)
     return NULL;
 }
 
-// Does this run's rank 0 accept this rank? Returns NULL, or why not.
-static const char *hello(const StoreConfig *c, Store *s)
+// Does this run's rank 0 accept this rank? False: not yet, for the reason in err.
+static bool hello(const StoreConfig *c, Store *s, Error *err)
 {
-    static char refusal[200];
-    StoreHello hello = { .rank = c->rank, .size = c->size, .pid = (int32_t)getpid(),
-                         .supervised = c->supervised };
+    StoreHello hello = { .rank = c->rank, .size = c->size, .pid = (int32_t)getpid() };
     StoreHead head = { .what = STORE_HELLO, .bytes = sizeof hello };
     void *value = NULL;
     gethostname(hello.host, sizeof hello.host - 1);
     memcpy(hello.run, c->run, sizeof hello.run);
     memcpy(hello.token, c->token, sizeof hello.token);
-    const char *why = store_send(s->socket, head, &hello, answer_limit, NULL);
-    why = why ? why : store_receive(s->socket, &head, &value, sizeof refusal, answer_limit, NULL);
-    if (!why && head.what == STORE_END)
-        end(false);                     // this rank contradicts another: rank 0 prints both
-    if (!why && head.what == STORE_NO) {
-        snprintf(refusal, sizeof refusal, "rank 0 refuses this rank: %.*s", (int)head.bytes,
-                 (char *)value);
-        why = refusal;
-    } else if (!why && (head.what != STORE_DONE || head.bytes > sizeof s->rank0)) {
-        why = "another program listens there, or another version of ddp.c";
-    } else if (!why) {
-        memcpy(s->rank0, value, head.bytes);
-    }
+    const char *why = store_send(s->socket, head, &hello);
+    why = why ? why : store_receive(s->socket, &head, &value, STORE_REASON);
+    if (!why && head.what == STORE_DONE)
+        snprintf(s->rank0, sizeof s->rank0, "%.*s", (int)head.bytes, (char *)value);
+    else if (!why && head.what == STORE_NO)
+        error_set(err, "", "rank 0 refuses this rank: %.*s", (int)head.bytes, (char *)value);
+    else
+        error_set(err, "", "port %d of %s: %s", c->place.port, c->place.address,
+                  why ? why : "no rank 0 of this version of ddp.c");
     free(value);
-    return why;
+    return !why && head.what == STORE_DONE;
 }
 
-// Connects, or returns why not.
-static const char *try_to_join(StoreConfig *c, Store *s)
+static bool try_to_join(StoreConfig *c, Store *s, Error *err)
 {
-    static char why[600];
-    Error error;
-    if (c->locate && !c->locate(c, &error)) {
-        snprintf(why, sizeof why, "%s", error.text);
-        return why;
-    }
-    s->socket = tcp_connect(&c->place, answer_limit, &error);
-    const char *no = s->socket < 0 ? error.text : hello(c, s);
-    if (no)
-        snprintf(why, sizeof why, "%s:%d: %s", c->place.address, c->place.port, no);
-    if (no && s->socket >= 0)
-        close(s->socket);
-    return no ? why : NULL;
+    if (c->locate && !c->locate(c, err))
+        return false;
+    s->socket = tcp_connect(&c->place, answer_limit, err);
+    if (s->socket < 0 || hello(c, s, err))
+        return s->socket >= 0;
+    close(s->socket);
+    return false;
 }
 
-// Tries again and again, since rank 0 may start later. A try counts for up to 4 s: in a longer one
-// this process was stopped.
-static void find_rank0(const StoreConfig *config, Store *s)
+// Tries again and again, since rank 0 may start later.
+static void find_rank0(StoreConfig c, Store *s)
 {
-    StoreConfig c = *config;
-    double looked = 0, begun = clock_now();
-    for (const char *why; (why = try_to_join(&c, s));) {
-        bool early = looked < early_line;
+    double begun = clock_now(), waited = 0;
+    for (Error error; !try_to_join(&c, s, &error);) {
+        bool early = waited < early_line;
         interrupt_leave();
         usleep(100000);
-        looked += fmin(clock_now() - begun, 2 * answer_limit);
-        begun = clock_now();
-        CHECK(looked < s->timeout, "check that this run's rank 0 runs and listens there",
-              "rank %d of %d could not join rank 0 within %.3g s: %s", c.rank, c.size, s->timeout,
-              why);
-        if (early && looked >= early_line)
+        waited = clock_now() - begun;
+        CHECK(c.timeout == 0 || waited < c.timeout, "check that this run's rank 0 runs and listens "
+              "there", "rank %d of %d could not join rank 0 within %.3g s: %s", c.rank, c.size,
+              c.timeout, error.text);
+        if (early && waited >= early_line)
             WARN("", "rank %d of %d could not join rank 0 within %.3g s, and tries again: %s",
-                 c.rank, c.size, looked, why);
+                 c.rank, c.size, waited, error.text);
     }
+    tcp_limit(s->socket, c.timeout);
 }
 
 void store_offer(StoreConfig *c, const char *host, int port, bool one_host)
@@ -248,16 +216,13 @@ void store_join(const StoreConfig *c, World *world)
 {
     static Store store;                 // one per process
     Store *s = &store;
-    *s = (Store){ .rank = c->rank, .timeout = c->timeout > 0 ? c->timeout : INFINITY,
-                  .lock = PTHREAD_MUTEX_INITIALIZER };
+    *s = (Store){ .rank = c->rank, .lock = PTHREAD_MUTEX_INITIALIZER };
     tcp_expect_sockets(c->rank == 0 ? c->size : 1);
     progress_call("meet");
     if (c->rank == 0) {
         store_serve(c);
     } else {
-        find_rank0(c, s);
-        snprintf(s->early, sizeof s->early, "rank 0 of %d (%.95s) has not answered for %.3g s",
-                 c->size, s->rank0, early_line);
+        find_rank0(*c, s);
         s->thread = thread_start(beat_on, s, "the beats");
     }
     TcpPlace here = c->rank == 0 ? c->place : tcp_place(s->socket, false);

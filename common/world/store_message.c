@@ -1,55 +1,41 @@
 #include "world/store_message.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
-static const double early_line = 10;    // s
-
 // sends: MSG_NOSIGNAL, perhaps with MSG_MORE: the rest of the message follows; 0: receives.
-static const char *move(int socket, int sends, void *data, size_t bytes, double seconds,
-                        const char *early)
+static const char *move(int socket, int sends, void *data, size_t bytes)
 {
-    struct pollfd fd = { .fd = socket, .events = sends ? POLLOUT : POLLIN };
-    double waited = 0;
     for (char *at = data; bytes > 0;) {
-        ssize_t n = sends ? send(socket, at, bytes, sends | MSG_DONTWAIT)
-                          : recv(socket, at, bytes, MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return "the connection was closed";
-        at += n > 0 ? n : 0;
-        bytes -= n > 0 ? (size_t)n : 0;
-        if (n > 0 || poll(&fd, 1, 100) != 0)
+        ssize_t n = sends ? send(socket, at, bytes, sends) : recv(socket, at, bytes, 0);
+        if (n < 0 && errno == EINTR)
             continue;
-        if ((waited += 0.1) >= seconds)
-            return "no answer";
-        if (early && waited >= early_line)
-            WARN("", "%s", early);
-        early = waited >= early_line ? NULL : early;
+        if (n <= 0)
+            return n < 0 && errno == EAGAIN ? "no answer" : "the connection was closed";
+        at += n;
+        bytes -= (size_t)n;
     }
     return NULL;
 }
 
-const char *store_send(int socket, StoreHead head, const void *value, double seconds,
-                       const char *early)
+const char *store_send(int socket, StoreHead head, const void *value)
 {
     int more = head.bytes > 0 ? MSG_MORE : 0;
-    const char *error = move(socket, MSG_NOSIGNAL | more, &head, sizeof head, seconds, early);
-    return error ? error : move(socket, MSG_NOSIGNAL, (void *)value, head.bytes, seconds, early);
+    const char *error = move(socket, MSG_NOSIGNAL | more, &head, sizeof head);
+    return error ? error : move(socket, MSG_NOSIGNAL, (void *)value, head.bytes);
 }
 
-const char *store_receive(int socket, StoreHead *head, void **value, size_t most, double seconds,
-                          const char *early)
+const char *store_receive(int socket, StoreHead *head, void **value, size_t most)
 {
     *value = NULL;
-    const char *error = move(socket, 0, head, sizeof *head, seconds, early);
+    const char *error = move(socket, 0, head, sizeof *head);
     if (error || head->bytes > most)
         return error ? error : "the message is too long";
     head->key[STORE_KEY - 1] = '\0';
     *value = xmalloc(head->bytes);
-    return move(socket, 0, *value, head->bytes, seconds, early);
+    return move(socket, 0, *value, head->bytes);
 }
 
 void store_new_token(char token[STORE_TOKEN])

@@ -15,13 +15,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STRANGERS = 64, NAMED_MOST = 16 };
 static const double hello_limit = 5;        // s from a connection to its HELLO
 static const double early_line = 10;        // s without a beat until a line is printed
 static const double silence = 5;            // s after which a record is old
-static const double supervisor_delay = 2;   // s in which a supervisor may report a death
 static const double leave_limit = 1.5;      // s in which all ranks get END, and end
-static const double late_limit = 3.6;       // s: the same after a death
 
 typedef struct Entry {
     struct Entry *next;
@@ -30,7 +27,7 @@ typedef struct Entry {
 } Entry;
 
 typedef struct Peer {                   // what rank 0 knows of a rank
-    bool here, supervised;
+    bool here;
     int pid, socket;
     char host[STORE_NAME];
     Progress record;
@@ -41,10 +38,8 @@ static struct {
     StoreConfig config;
     Peer *peers, *seen;                 // (size) seen: the watch's copy
     Entry *entries;                     // never freed: answers point to them
-    int joined;
-    bool over, late;
-    pthread_mutex_t lock;               // of the five lines above, but for `seen`
-    atomic_int strangers;               // connections without a HELLO yet
+    bool over;
+    pthread_mutex_t lock;               // of the three lines above, but for `seen`
 } server = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void lock(void) { pthread_mutex_lock(&server.lock); }
@@ -67,34 +62,37 @@ static void put(const char *key, const void *value, size_t bytes)
     server.entries = entry;
 }
 
-// --- the end -------------------------------------------------------------------------------------
-
-static bool others_are_there(void)
+static int joined(void)
 {
-    bool any = false;
-    lock();
-    for (int i = 1; i < server.config.size; i++)
-        any = any || (server.peers[i].here && server.peers[i].ended == 0);
-    unlock();
-    return any;
+    int count = 0;
+    for (int i = 0; i < server.config.size; i++)
+        count += server.peers[i].here;
+    return count;
 }
+
+// --- the end -------------------------------------------------------------------------------------
 
 void store_await_leaving(double seconds)
 {
-    for (double until = clock_now() + seconds; others_are_there() && clock_now() < until;)
-        usleep(20000);
+    int left = 1;
+    for (double until = clock_now() + seconds; left > 0 && clock_now() < until; usleep(20000)) {
+        left = 0;
+        lock();
+        for (int i = 1; i < server.config.size; i++)
+            left += server.peers[i].here && server.peers[i].ended == 0;
+        unlock();
+    }
 }
 
-void store_end_all(bool late)
+void store_end_all(void)
 {
     static atomic_flag ending = ATOMIC_FLAG_INIT;
     while (atomic_flag_test_and_set(&ending))
         pause();                        // another thread is ending the run
     lock();
     server.over = true;
-    server.late = late;
     unlock();
-    store_await_leaving(late ? late_limit : leave_limit);
+    store_await_leaving(leave_limit);
     leave_at_once(EXIT_REPORTED);
 }
 
@@ -112,51 +110,12 @@ StoreHead store_answer(int rank, const StoreHead *request, const void *sent, con
     else if (request->what == STORE_BEAT && request->bytes == sizeof p->record)
         memcpy(&p->record, sent, sizeof p->record);
     if (server.over)
-        answer = (StoreHead){ .what = STORE_END, .key = { server.late } };
+        answer.what = STORE_END;
     else if (entry)
         answer = (StoreHead){ .what = STORE_VALUE, .bytes = (uint32_t)entry->bytes };
     unlock();
     *value = entry ? entry->value : NULL;
     return answer;
-}
-
-// Returns the reason for refusing the connection, or NULL.
-static const char *refusal(const StoreHead *head, const StoreHello *hello)
-{
-    const StoreConfig *c = &server.config;
-    if (!hello || head->what != STORE_HELLO || head->bytes != sizeof *hello || hello->rank < 1 ||
-        hello->rank >= hello->size)
-        return "it is from another program, or another version of ddp.c";
-    if (strncmp(hello->token, c->token, STORE_TOKEN) != 0)
-        return "its token is not rank 0's: set the same DDP_TOKEN on all ranks, or on none";
-    if (strncmp(hello->run, c->run, STORE_NAME) != 0)
-        return "it is from another run: choose another port";
-    return NULL;
-}
-
-static void refuse(int socket, const char *why)
-{
-    static atomic_flag warned = ATOMIC_FLAG_INIT;
-    TcpPlace place = tcp_place(socket, true);
-    if (!atomic_flag_test_and_set(&warned))
-        WARN("further refusals are not reported", "refused a connection from %s:%d: %s",
-             place.address, place.port, why);
-    store_send(socket, (StoreHead){ .what = STORE_NO, .bytes = (uint32_t)strlen(why) }, why, 1,
-               NULL);
-}
-
-static bool has_closed(int socket)
-{
-    char one;
-    return recv(socket, &one, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-}
-
-// Ends the run, because a new process contradicts rank 0 or another process.
-static _Noreturn void end_for(int socket, const char *hint, const char *what)
-{
-    WARN(hint, "%s", what);
-    store_send(socket, (StoreHead){ .what = STORE_END }, NULL, 1, NULL);
-    store_end_all(false);
 }
 
 // All ranks wait for the run's name, which no other run has.
@@ -167,61 +126,60 @@ static void begin_run(void)
     put("run", run, strlen(run) + 1);
 }
 
-// Fills in the peer, and returns NULL; or the reason for refusing it. A process may join again:
-// perhaps it gave up waiting for the answer to its HELLO.
-static const char *join(int socket, const StoreHello *new)
+// Is there a reason for refusing this process? One that is here may join again: perhaps it gave up
+// waiting for the answer to its HELLO.
+static bool is_refused(const StoreHead *head, const StoreHello *new, char reason[STORE_REASON])
 {
-    char what[400] = "";
-    Peer *p = &server.peers[new->size == server.config.size ? new->rank : 0];
-    lock();
-    bool again = p->pid == new->pid && strcmp(p->host, new->host) == 0;
-    bool late = p->here && !again && (find("run") || p->ended > 0);
-    if (new->size != server.config.size) {
-        snprintf(what, sizeof what, "rank %d (%s, pid %d) has a world size of %d, but rank 0 (%s, "
-                 "pid %d) has %d", new->rank, new->host, new->pid, new->size, p->host, p->pid,
-                 server.config.size);
-    } else if (p->here && !again && !late && !has_closed(p->socket)) {
-        snprintf(what, sizeof what, "two processes have rank %d: (%s, pid %d) and (%s, pid %d)",
-                 new->rank, p->host, p->pid, new->host, new->pid);
-    } else if (!late) {
-        server.joined += !p->here;
-        *p = (Peer){ .here = true, .supervised = new->supervised, .pid = new->pid,
-                     .socket = socket, .heard = clock_now() };
-        memcpy(p->host, new->host, sizeof p->host);
-        if (server.joined == server.config.size && !find("run"))
-            begin_run();
-    }
-    unlock();
-    if (what[0])
-        end_for(socket, "each process needs a rank of its own, and all need the same world size; "
-                "do two machines have the same --node-rank?", what);
-    return late ? "the run has already begun with all its ranks" : NULL;
+    const StoreConfig *c = &server.config;
+    const Peer *p = &server.peers[new->rank > 0 && new->rank < c->size ? new->rank : 0];
+    if (head->what != STORE_HELLO || head->bytes != sizeof *new)
+        snprintf(reason, STORE_REASON, "it is another program, or another version of ddp.c");
+    else if (strncmp(new->token, c->token, STORE_TOKEN) != 0)
+        snprintf(reason, STORE_REASON, "its token is not rank 0's: set the same DDP_TOKEN on all "
+                 "ranks, or on none");
+    else if (strncmp(new->run, c->run, STORE_NAME) != 0)
+        snprintf(reason, STORE_REASON, "it is from another run: choose another port");
+    else if (new->size != c->size)
+        snprintf(reason, STORE_REASON, "its world size is %d, but rank 0's is %d", new->size,
+                 c->size);
+    else if (p->here && (p->pid != new->pid || strcmp(p->host, new->host) != 0))
+        snprintf(reason, STORE_REASON, "rank %d is already there (%s, pid %d): do two machines "
+                 "have the same --node-rank?", new->rank, p->host, p->pid);
+    return reason[0];
 }
 
-// Returns the rank of a new connection, or -1.
+static void join(int socket, const StoreHello *new)
+{
+    Peer *p = &server.peers[new->rank];
+    *p = (Peer){ .here = true, .pid = new->pid, .socket = socket, .heard = clock_now() };
+    memcpy(p->host, new->host, sizeof p->host);
+    if (joined() == server.config.size && !find("run"))
+        begin_run();
+}
+
+// Receives a HELLO, and answers it. Returns the new rank, or -1.
 static int admit(int socket)
 {
     StoreHead head = { 0 };
-    StoreHello hello;
+    StoreHello hello = { 0 };
     void *value = NULL;
-    char zero[STORE_NAME + 32];
-    const char *why = store_receive(socket, &head, &value, sizeof hello, hello_limit, NULL);
-    if (why && !head.what)
-        return -1;                      // it has sent nothing
-    why = refusal(&head, why ? NULL : value);
-    if (!why) {
-        memcpy(&hello, value, sizeof hello);
-        hello.host[STORE_NAME - 1] = '\0';
-        why = join(socket, &hello);
-    }
+    char answer[STORE_REASON] = "";
+    tcp_limit(socket, hello_limit);
+    if (!store_receive(socket, &head, &value, sizeof hello))
+        memcpy(&hello, value, head.bytes);
     free(value);
-    if (why) {
-        refuse(socket, why);
-        return -1;
-    }
-    snprintf(zero, sizeof zero, "%s, pid %d", server.peers[0].host, server.peers[0].pid);
-    store_send(socket, (StoreHead){ .what = STORE_DONE, .bytes = sizeof zero }, zero, 1, NULL);
-    return hello.rank;
+    hello.host[STORE_NAME - 1] = '\0';
+    lock();
+    bool refused = is_refused(&head, &hello, answer);
+    if (!refused)
+        join(socket, &hello);
+    unlock();
+    if (!refused)
+        snprintf(answer, sizeof answer, "%s, pid %d", server.peers[0].host, server.peers[0].pid);
+    store_send(socket, (StoreHead){ .what = refused ? STORE_NO : STORE_DONE,
+                                    .bytes = (uint32_t)strlen(answer) }, answer);
+    tcp_limit(socket, 0);
+    return refused ? -1 : hello.rank;
 }
 
 // A connection has closed. Before its first beat a rank has not joined.
@@ -229,12 +187,10 @@ static void lose(int rank, int socket)
 {
     Peer *p = &server.peers[rank];
     lock();
-    if (p->socket == socket && p->record.beats == 0) {
+    if (p->socket == socket && p->record.beats == 0)
         *p = (Peer){ .here = false };
-        server.joined--;
-    } else if (p->socket == socket) {
+    else if (p->socket == socket)
         p->ended = clock_now();
-    }
     unlock();
 }
 
@@ -244,13 +200,12 @@ static void *serve(void *arg)
     StoreHead head;
     void *sent = NULL;
     const void *value;
-    server.strangers--;
-    while (rank > 0 && !store_receive(socket, &head, &sent, STORE_MOST, INFINITY, NULL)) {
+    bool open = rank > 0;
+    while (open && !store_receive(socket, &head, &sent, STORE_MOST)) {
         StoreHead answer = store_answer(rank, &head, sent, &value);
         free(sent);
         sent = NULL;
-        if (store_send(socket, answer, value, INFINITY, NULL))
-            break;
+        open = !store_send(socket, answer, value);
     }
     free(sent);
     if (rank > 0)
@@ -263,151 +218,123 @@ static void *accept_all(void *arg)
 {
     for (;;) {
         int socket = accept4(server.config.socket, NULL, NULL, SOCK_CLOEXEC);
-        if (socket >= 0) {
-            server.strangers++;
+        if (socket >= 0)
             pthread_detach(thread_start(serve, (void *)(intptr_t)socket, "a connection"));
-        } else if (errno != EINTR && errno != ECONNABORTED) {
+        else if (errno != EINTR && errno != ECONNABORTED)
             usleep(100000);             // too many files are open: perhaps not for long
-        }
-        while (server.strangers >= STRANGERS)
-            usleep(10000);
     }
     return NULL;
 }
 
 // --- the watch -----------------------------------------------------------------------------------
 
-static void name_peer(int rank, double now, char text[PROGRESS_LINE + 200])
+static void name_peer(const Peer *p, double now, char text[PROGRESS_LINE + 200])
 {
-    const Peer *p = &server.seen[rank];
     char how[PROGRESS_LINE], old[80] = "";
     if (now - p->heard > silence && p->ended == 0)
         snprintf(old, sizeof old, "stopped or cut off, silent for %.3g s, ", now - p->heard);
-    snprintf(text, PROGRESS_LINE + 200, "rank %d of %d (%s, pid %d): %s%s", rank,
+    snprintf(text, PROGRESS_LINE + 200, "rank %d of %d (%s, pid %d): %s%s", (int)(p - server.seen),
              server.config.size, p->host, p->pid, old, progress_describe(&p->record, how));
 }
 
-// Sets *first to the first rank of those with the lowest number, and returns how many they are.
-static int lowest(int64_t (*number)(const Peer *p, double now), double now, int *first)
+// The rule: < 0 if the others wait for a rather than for b, 0 if nothing tells.
+static int64_t compare(const Peer *a, const Peer *b, double now)
 {
-    int count = 0;
-    for (int i = 0; i < server.config.size; i++) {
-        int64_t than = count ? number(&server.seen[*first], now) : INT64_MAX;
-        int64_t n = number(&server.seen[i], now);
-        *first = n < than ? i : *first;
-        count = n < than ? 1 : count + (n == than);
-    }
-    return count;
+    int64_t heard = (now - a->heard < silence) - (now - b->heard < silence);
+    int64_t calls = a->record.calls - b->record.calls, epochs = a->record.epoch - b->record.epoch;
+    return heard ? heard : calls ? calls : epochs ? epochs : a->record.step - b->record.step;
 }
 
-static int64_t is_heard(const Peer *p, double now)
+// The records do not tell for whom the others wait: perhaps two ranks are in different calls.
+static void report_tie(const char *what, double now, bool ends)
 {
-    return now - p->heard < silence || p->ended > 0;
-}
-
-static int64_t calls_of(const Peer *p, double now) { return p->record.calls; }
-
-static int64_t steps_of(const Peer *p, double now)
-{
-    return p->record.epoch * (INT64_C(1) << 40) + p->record.step;
-}
-
-// Also true if both wait for a key of the store, each for another one.
-static bool alike(const char *a, const char *b)
-{
-    return strcmp(a, b) == 0 || (strncmp(a, "get ", 4) == 0 && strncmp(b, "get ", 4) == 0);
-}
-
-// All ranks have begun equally many calls and steps: are two in different calls?
-static void report_tie(const char *what, bool every)
-{
-    const Peer *peers = server.seen;
-    int size = server.config.size, other = 1;
-    while (other < size && alike(peers[other].record.call, peers[0].record.call))
-        other++;
-    if (other == size)
-        WARN("is the network up? Between machines a firewall must allow all ports, as ranks "
-             "connect in pairs", "%s; all ranks are in their call %lld: %s",
-             what, (long long)peers[0].record.calls, peers[0].record.call);
-    else
-        WARN("all ranks must make the same calls in the same order",
-             "%s; in their call %lld rank 0 is in %s, but rank %d in %s", what,
-             (long long)peers[0].record.calls, peers[0].record.call, other,
-             peers[other].record.call);
-    for (int i = 0; every && i < size && i < NAMED_MOST; i++) {
-        char text[PROGRESS_LINE + 200];
-        name_peer(i, clock_now(), text);
+    const Peer *seen = server.seen;
+    int size = server.config.size, other = size - 1;
+    char text[PROGRESS_LINE + 200];
+    while (other > 1 && strcmp(seen[other].record.call, seen[0].record.call) == 0)
+        other--;
+    WARN("all ranks must make the same calls in the same order. If they do: is the network up? "
+         "Between machines a firewall must allow all ports, as ranks connect in pairs",
+         "%s; in their call %lld rank 0 is in %s, rank %d in %s", what,
+         (long long)seen[0].record.calls, seen[0].record.call, other, seen[other].record.call);
+    for (int i = 0; ends && i < size; i++) {
+        name_peer(&seen[i], now, text);
         WARN("", "%s", text);
     }
 }
 
 static void report_stuck(double now, double waited, bool ends)
 {
-    int first = 0, size = server.config.size, named;
+    const Peer *first = server.seen, *end = server.seen + server.config.size;
+    int named = 0;
     char what[120], text[PROGRESS_LINE + 200], more[40] = "", hint[80] = "";
+    for (const Peer *p = server.seen; p < end; p++)
+        first = compare(p, first, now) < 0 ? p : first;
+    for (const Peer *p = server.seen; p < end; p++)
+        named += compare(p, first, now) == 0;
     snprintf(what, sizeof what, "no rank has made progress for %.3g s%s", waited,
              ends ? " (--timeout)" : "");
-    if (!ends && server.config.timeout > 0)
-        snprintf(hint, sizeof hint, "the run ends after %.3g s of this (--timeout)",
-                 server.config.timeout);
-    if ((named = lowest(is_heard, now, &first)) == size &&
-        (named = lowest(calls_of, now, &first)) == size)
-        named = lowest(steps_of, now, &first);
-    if (named == size && size > 1) {
-        report_tie(what, ends);
+    if (named == server.config.size && named > 1) {
+        report_tie(what, now, ends);
         return;
     }
     name_peer(first, now, text);
     if (named > 1)
         snprintf(more, sizeof more, "; and %d more ranks", named - 1);
-    WARN(hint, "%s; %s%s%s", what, size > 1 ? "all wait for " : "", text, more);
+    if (!ends && server.config.timeout > 0)
+        snprintf(hint, sizeof hint, "the run ends after %.3g s of this (--timeout)",
+                 server.config.timeout);
+    WARN(hint, "%s; %s%s%s", what, server.config.size > 1 ? "all wait for " : "", text, more);
 }
 
 static void report_missing(double now, double waited, bool ends)
 {
     char missing[200] = "";
-    int named = 0, there = 0;
-    for (int i = 0; i < server.config.size; i++) {
-        size_t n = strlen(missing);
-        there += server.seen[i].here;
-        if (!server.seen[i].here && named++ < NAMED_MOST)
+    int size = server.config.size, there = size;
+    for (int i = 0; i < size; i++)
+        if (!server.seen[i].here) {
+            size_t n = strlen(missing);
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
-    }
+            there--;
+        }
     WARN("check that the missing ranks run, have rank 0's address, and are not stopped by a "
-         "firewall", "only %d of %d ranks connected within %.3g s; %s: %s%s", there,
-         server.config.size, waited, ends ? "missing" : "waiting for", missing,
-         named > NAMED_MOST ? ", ..." : "");
+         "firewall", "only %d of %d ranks connected within %.3g s; %s: %s", there, size, waited,
+         ends ? "missing" : "waiting for", missing);
 }
 
-// Has a rank died that its own supervisor has not reported? Names the first that did.
+// Has a rank died? A supervisor that has not ended this process by now has not seen that.
 static void judge_deaths(double now)
 {
     const Peer *dead = NULL;
+    bool supervised = server.config.supervised;
     char text[PROGRESS_LINE + 200];
     for (const Peer *p = server.seen; p < server.seen + server.config.size; p++)
         if (p->ended > 0 && !p->record.done && (!dead || p->ended < dead->ended))
             dead = p;
-    if (!dead || now < dead->ended + (dead->supervised ? supervisor_delay : 0))
+    if (!dead || (supervised && now < dead->ended + death_delay))
         return;
-    name_peer((int)(dead - server.seen), now, text);
+    name_peer(dead, now, text);
     WARN("with --save, --resume auto continues from the last checkpoint", "lost %s", text);
-    store_end_all(!server.config.supervised);
+    usleep(supervised ? 0 : (useconds_t)(1e6 * death_delay));
+    store_end_all();
 }
 
 // Copies what is known of the ranks. Returns the number of beats and of joined ranks, or -1: the
 // run is over. absent: this process was stopped, so nothing could be heard.
 static int64_t look(bool absent, bool *all)
 {
+    double now = clock_now();
     lock();
-    int64_t signs = server.over ? -1 : server.joined;
-    *all = server.joined == server.config.size;
+    int64_t signs = joined();
+    *all = signs == server.config.size;
     progress_read(&server.peers[0].record);
-    server.peers[0].heard = clock_now();
+    server.peers[0].heard = now;
     for (Peer *p = server.peers; p < server.peers + server.config.size; p++) {
-        p->heard = absent ? clock_now() : p->heard;
-        signs += server.over ? 0 : p->record.beats;
+        p->heard = absent ? now : p->heard;
+        signs += p->record.beats;
     }
     memcpy(server.seen, server.peers, (size_t)server.config.size * sizeof *server.seen);
+    signs = server.over ? -1 : signs;
     unlock();
     return signs;
 }
@@ -437,7 +364,7 @@ static void *watch(void *arg)
         if (ends || tells)
             (all ? report_stuck : report_missing)(now, ends ? timeout : now - since, ends);
         if (ends)
-            store_end_all(false);
+            store_end_all();
         told = told || tells;
     }
     return NULL;
@@ -451,7 +378,6 @@ void store_serve(const StoreConfig *config)
     server.seen = xcalloc(size, sizeof *server.seen);
     server.peers[0] = (Peer){ .here = true, .pid = (int)getpid(), .heard = clock_now() };
     gethostname(server.peers[0].host, STORE_NAME - 1);
-    server.joined = 1;
     if (size == 1) {
         begin_run();
     } else {

@@ -10,18 +10,6 @@ int exit_code(int status)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Without sigabbrev_np, which old systems lack.
-static const char *signal_name(int number)
-{
-    static const char *const names[SIGSYS + 1] = {
-        [SIGHUP] = "HUP", [SIGINT] = "INT", [SIGQUIT] = "QUIT", [SIGILL] = "ILL",
-        [SIGTRAP] = "TRAP", [SIGABRT] = "ABRT", [SIGBUS] = "BUS", [SIGFPE] = "FPE",
-        [SIGKILL] = "KILL", [SIGUSR1] = "USR1", [SIGSEGV] = "SEGV", [SIGUSR2] = "USR2",
-        [SIGPIPE] = "PIPE", [SIGALRM] = "ALRM", [SIGTERM] = "TERM", [SIGXCPU] = "XCPU",
-        [SIGXFSZ] = "XFSZ", [SIGSYS] = "SYS" };
-    return number <= SIGSYS && names[number] ? names[number] : "?";
-}
-
 void report_death(int rank, int size, pid_t pid, int status)
 {
     static const char resume[] = "with --save, --resume auto continues from the last checkpoint",
@@ -29,8 +17,8 @@ void report_death(int rank, int size, pid_t pid, int status)
                                  "that): use a smaller batch or fewer ranks";
     int code = exit_code(status), number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     if (number)
-        WARN(number == SIGKILL ? memory : resume, "rank %d of %d (pid %d) was killed by SIG%s (%s)",
-             rank, size, (int)pid, signal_name(number), strsignal(number));
+        WARN(number == SIGKILL ? memory : resume, "rank %d of %d (pid %d) was killed by signal %d "
+             "(%s)", rank, size, (int)pid, number, strsignal(number));
     else if (code != EXIT_USAGE && code != EXIT_DIVERGED && code != EXIT_REPORTED &&
              code != EXIT_RANKS_DIFFER)
         WARN(code == EXIT_FAILED ? "" : resume, "rank %d of %d (pid %d) ended with status %d", rank,

@@ -110,13 +110,19 @@ TcpPlace tcp_place(int socket, bool peer)
     return to_place(&a);
 }
 
+void tcp_limit(int socket, double seconds)
+{
+    struct timeval most = { .tv_sec = (time_t)seconds };
+    most.tv_usec = (suseconds_t)(1e6 * (seconds - (double)most.tv_sec));
+    setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+    setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+}
+
 int tcp_connect(const TcpPlace *place, double seconds, Error *err)
 {
     Address to = from_place(place);
-    struct timeval most = { .tv_sec = (time_t)seconds };
-    most.tv_usec = (suseconds_t)(1e6 * (seconds - (double)most.tv_sec));
     int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);    // connect obeys it
+    tcp_limit(connection, seconds);
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
     if (connect(connection, (struct sockaddr *)&to, sizeof to) == 0)
         return connection;

@@ -381,7 +381,7 @@ check_shared_killed()
     wait $launched
     cat killed.out
     steps=$(sed -nE 's,.*step: \[ *([0-9]+)/25\] \[([0-9]+)/.*,25 * (\2 - 1) + \1,p' killed.out | tail -1)
-    grep -q "was killed by SIGKILL" killed.out && same "killed and restarted; undisturbed" \
+    grep -q "was killed by signal 9" killed.out && same "killed and restarted; undisturbed" \
         "$(sed -n 's/^weight hash: //p' killed.out)" "$(hash_of "${command[@]}" --max-steps $((steps)))"
 }
 
