@@ -110,15 +110,15 @@ static void sum_counts(Eval *eval)
     device_free(eval->device, counts);
 }
 
-// Collects all verdicts on rank 0, in the order of the test set: label s is number s % labels of
-// batch s / labels. (The other ranks order zeros.)
+// Collects all ranks' verdicts, in the order of the test set: label s is number s % labels of batch
+// s / labels.
 static void gather(Eval *eval)
 {
     int labels = labels_of(eval), size = comm_size(eval->comm), most = share_of(eval, 0);
     size_t each = (size_t)most * (size_t)labels, count = (size_t)size * each;
     Verdict *gathered = device_alloc(eval->device, count * sizeof *gathered);
-    comm_gather(eval->comm, device_stream(eval->device), eval->verdicts, gathered,
-                each * sizeof *gathered, COMM_U8, 0);
+    comm_all_gather(eval->comm, device_stream(eval->device), eval->verdicts, gathered,
+                    each * sizeof *gathered, COMM_U8);
     Verdict *all = on_host(eval, gathered, count);
     for (int s = 0; s < eval->test->count * eval->model->per_row; s++) {
         int batch = s / labels;

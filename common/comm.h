@@ -1,4 +1,5 @@
-// comm.h - how ranks exchange device memory: all-reduce, broadcast, gather, send.
+// comm.h - collectives between ranks, as torch.distributed has them: all_reduce, broadcast,
+// all_gather, send, receive, barrier.
 //
 // Two implementations, chosen when linking: comm/nccl/comm_nccl.c and comm/gloo/comm_gloo.cc. Every
 // rank makes the same calls in the same order on a communicator, from one thread; only sends and
@@ -15,7 +16,52 @@
 typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 } CommType;
 
 extern const char *const comm_backend;  // "nccl" or "gloo"
-extern const bool comm_shares_devices;  // do calls pass through the host, as with Gloo?
+typedef struct Comm Comm;
+
+// In place: all ranks get the sum over all ranks.
+void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type);
+// In place: all ranks get rank root's values.
+void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
+                    int root);
+// all: (size, count), in rank order. mine may be this rank's part of it.
+void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
+                     CommType type);
+// Each send needs a receive of the same count and type, and may wait for it: two ranks that both
+// send first can deadlock.
+void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);
+void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
+// The host waits until all ranks have called it, and for the work of the device's stream.
+void comm_barrier(Comm *comm);
+// In place, in host memory: all ranks get rank 0's bytes. The host waits.
+void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
+
+int comm_rank(const Comm *comm);
+int comm_size(const Comm *comm);
+// Bytes of this rank's calls so far: `count` times the bytes of a value. The network's traffic
+// differs by a factor that depends on the algorithm. A recorded step counts when it is recorded,
+// not when it is replayed.
+uint64_t comm_bytes(const Comm *comm);
+
+// For teaching. With either option, as always with Gloo, the host takes part in calls, so steps are
+// not recorded (device.h).
+typedef struct CommConfig {
+    double slow_network;    // MB/s: delay calls as this network would; 0: no delay
+    double shared_link;     // MB/s: the same, with one link that all ranks share
+} CommConfig;
+typedef struct Args Args;
+void comm_options(Args *args, CommConfig *config);
+
+// Returns when all ranks have called it. The name (at most 15 letters, unique, the same on all
+// ranks) appears in the timeline and in messages. If another rank dies, this process is ended by
+// its parent, by the store or by a call on the communicator. config may be NULL.
+Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
+// Waits for all ranks. Before it, free all recorded steps that contain calls of this communicator.
+void comm_free(Comm *comm);
+
+// From now on BatchNorm's statistics in training are over the batches of all ranks. They travel on
+// a communicator of their own, because they must not queue after gradients. The caller frees it.
+typedef struct Ops Ops;
+Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommConfig *config);
 
 // Opens this rank's device: GPU number (local rank modulo visible GPUs), or on a CPU its share of
 // the cores (`threads`: device_share's `asked`). All ranks call it. With GPUs, each rank moves to
@@ -27,52 +73,3 @@ Device *comm_open_device(World *world, int threads);
 // A child process counts: counting starts CUDA, and then this process's later children could not
 // use it.
 int comm_gpus(void);
-
-// For debugging and teaching. With any of these options, as always with Gloo, the host takes part
-// in calls, so steps are not recorded (device.h).
-typedef struct CommConfig {
-    bool checked;           // before each collective, fail if the ranks' calls differ
-    double slow_network;    // MB/s: delay calls as this network would; 0: no delay
-    double shared_link;     // MB/s: the same, with one link that all ranks share
-} CommConfig;
-typedef struct Args Args;
-void comm_options(Args *args, CommConfig *config);
-
-// Returns when all ranks have called it. The name (at most 15 letters, unique, the same on all
-// ranks) appears in the timeline and in messages. If another rank dies, this process is ended by
-// its parent, by the store or by a call on the communicator. config may be NULL.
-typedef struct Comm Comm;
-Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits for all ranks. Before it, free all recorded steps that contain calls of this communicator.
-void comm_free(Comm *comm);
-int comm_rank(const Comm *comm);
-int comm_size(const Comm *comm);
-// Bytes of this rank's calls so far: `count` times the bytes of a value. The network's traffic
-// differs by a factor that depends on the algorithm. A recorded step counts when it is recorded,
-// not when it is replayed.
-uint64_t comm_bytes(const Comm *comm);
-
-// In place: all ranks get the sum over all ranks.
-void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type);
-// In place: all ranks get rank root's values.
-void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                    int root);
-// all: (size, count), in rank order.
-void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
-                     CommType type);
-// all: (size, count), on rank root only.
-void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
-                 CommType type, int root);
-// Each send needs a receive of the same count and type, and may wait for it: two ranks that both
-// send first can deadlock.
-void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);
-void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
-// The host waits until all ranks have called it.
-void comm_barrier(Comm *comm);
-
-// In place, in host memory: all ranks get rank 0's bytes.
-void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
-// From now on BatchNorm's statistics in training are over the batches of all ranks. They travel on
-// a communicator of their own, because they must not queue after gradients. The caller frees it.
-typedef struct Ops Ops;
-Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommConfig *config);

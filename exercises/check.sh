@@ -350,12 +350,6 @@ meet_limit=(--timeout 5)
 
 # all_wait NAME: did the run end because no rank made progress?
 all_wait() { grep -q "no rank has made progress for .*(--timeout)" "$1.out"; }
-# calls_differ NAME: the same, or because the ranks' calls were not the same? Not if their calls were right, but their
-# weights were not.
-calls_differ()
-{
-    { all_wait "$1" || grep -q "rank [0-9]* calls " "$1.out"; } && ! grep -q "weights" "$1.out"
-}
 # local_rank_of NAME RANK: the local rank of RANK in the list that rank 0 prints
 local_rank_of() { sed -n "s/^\[init\] == local rank: \([0-9]*\), global rank: $2 .*/\1/p" "$1.out"; }
 # first_error NAME: the first error or warning, without its place in the source

@@ -89,7 +89,7 @@ continues()
 declare -A moment=(
     [born]='' [meet]='"name":"meet the other ranks"' [broadcast]='"name":"broadcast ' [forward]='"name":"forward"'
     [backward]='"name":"backward"' [all_reduce]='"name":"all_reduce ' [optimizer]='"name":"optimizer"'
-    [compare]='"name":"all_gather ' [end]='"name":"comm_free' [evaluate]='"name":"evaluate"' [save]='"name":"save"')
+    [compare]='"name":"all_gather ' [end]='"name":"barrier' [evaluate]='"name":"evaluate"' [save]='"name":"save"')
 # hit NAME N RANK WHEN DO [VARIABLE=VALUE...]
 how=forked
 hit()

@@ -1,4 +1,4 @@
-// comm.c - opening devices and communicators, barriers, and calls on host memory.
+// comm.c - opening devices and communicators, and a call on host memory.
 #include "comm/backend.h"
 #include "agree.h"
 #include "check.h"
@@ -59,39 +59,6 @@ void comm_broadcast_host(Comm *comm, void *bytes, size_t count)
     device_free(comm->device, on_device);
 }
 
-// Returns every rank's bytes, in rank order; the caller frees them.
-static void *gather_host(Comm *comm, Stream *stream, const void *mine, size_t bytes)
-{
-    size_t all_bytes = (size_t)comm->size * bytes;
-    char *all = xmalloc(all_bytes), *gathered = device_alloc(comm->device, all_bytes + bytes);
-    copy_to_device(stream, gathered + all_bytes, mine, bytes);
-    comm_all_gather(comm, stream, gathered + all_bytes, gathered, bytes, COMM_U8);
-    copy_to_host(stream, all, gathered, all_bytes);
-    stream_sync(stream);
-    device_free(comm->device, gathered);
-    return all;
-}
-
-// --check-collectives: every rank compares all ranks' calls with its own; rank 0 reports.
-static void compare_calls(Comm *comm, Stream *stream, const Call *call)
-{
-    char mine[CALL_TEXT] = "";
-    call_describe(call, mine);
-    comm->checking = true;
-    char(*all)[CALL_TEXT] = gather_host(comm, stream, mine, sizeof mine);
-    comm->checking = false;
-    for (int i = 0; i < comm->size; i++) {
-        if (strcmp(all[i], mine) == 0)
-            continue;
-        if (comm->rank > 0)
-            call_lost(comm, call, "the ranks make different calls; rank 0 prints them");
-        FAIL("all ranks must make the same calls in the same order",
-             "communicator %s: rank %d calls %s, but rank %d calls %s", comm->name, comm->rank,
-             mine, i, all[i]);
-    }
-    free(all);
-}
-
 // A rank has its own link (--slow-network), or its part of one that all share (--shared-link). With
 // both, the slower one counts.
 static double network_rate(const CommConfig *config, int size)
@@ -104,41 +71,25 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
 {
     Comm *comm = xcalloc(1, sizeof *comm);
     *comm = (Comm){ .rank = world->rank, .size = world->size, .device = device,
-                    .config = config ? *config : (CommConfig){ 0 } };
-    comm->network.rate = network_rate(&comm->config, comm->size);
-    comm->check = comm->config.checked ? compare_calls : NULL;
+                    .one = device_alloc(device, sizeof *comm->one) };
+    if (config)
+        comm->network.rate = network_rate(config, comm->size);
+    if (comm->network.rate > 0)
+        replay_forbid(device);
     snprintf(comm->name, sizeof comm->name, "%s", name);
     trace_begin("meet the other ranks");
     progress_call("connect (%s)", name);
     backend_connect(comm, world);
     trace_end();
-    if (comm->config.checked || comm->network.rate > 0 || comm_shares_devices)
-        replay_forbid(device);
     return comm;
-}
-
-static const char *wait_for_ranks(Comm *comm, Call *call)
-{
-    call_begin(comm, device_stream(comm->device), call);
-    call_work_begin(comm, call);
-    const char *error = backend_barrier(comm);
-    call_work_end(comm, call);
-    return error;
-}
-
-void comm_barrier(Comm *comm)
-{
-    Call call = { .kind = CALL_BARRIER };
-    const char *error = wait_for_ranks(comm, &call);
-    if (error)
-        call_lost(comm, &call, error);
 }
 
 void comm_free(Comm *comm)
 {
     if (!comm)
         return;
-    wait_for_ranks(comm, &(Call){ .kind = CALL_FREE });
+    comm_barrier(comm);
     backend_free(comm);
+    device_free(comm->device, comm->one);
     free(comm);
 }

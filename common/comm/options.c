@@ -5,8 +5,6 @@
 void comm_options(Args *args, CommConfig *config)
 {
     args_add(args, ARGS_ROWS(
-        { "check-collectives", 0, ARG_FLAG, &config->checked, NULL,
-          "debugging: compare the ranks' calls before each collective; fail if they differ" },
         { "slow-network", 0, ARG_DOUBLE, &config->slow_network, "MB/S",
           "simulate a slow network: this rate for each rank, and 1 ms of latency (0: off)",
           .min = 0, .max = 1e6 },

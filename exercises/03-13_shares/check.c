@@ -88,14 +88,6 @@ void __wrap_comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *
     __real_comm_all_gather(comm, stream, mine, all, count, type);
 }
 
-WRAPPED(comm_gather);
-void __wrap_comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
-                        CommType type, int root)
-{
-    moved += counts ? count * (size_t)comm_size(comm) : 0;
-    __real_comm_gather(comm, stream, mine, all, count, type, root);
-}
-
 WRAPPED(comm_barrier);
 void __wrap_comm_barrier(Comm *comm)
 {

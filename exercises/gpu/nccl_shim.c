@@ -126,7 +126,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId unique, 
     *comm = xcalloc(1, sizeof **comm + (1 + 2 * (size_t)ranks) * sizeof(Lane));
     **comm = (struct ncclComm){ id.number, rank, ranks };
     snprintf(text, sizeof text, "NCCL %d", id.number);
-    (*comm)->lanes[0].comm = comm_new(&world, shim_gpu, text, &(CommConfig){ .checked = true });
+    (*comm)->lanes[0].comm = comm_new(&world, shim_gpu, text, NULL);
     return ncclSuccess;
 }
 

@@ -15,7 +15,7 @@
 
 enum { MAX_RANKS = 64, HEADER = 8192, PLACE = 64 << 20 };
 
-typedef enum Kind { REDUCE, BROADCAST, GATHER_ALL, GATHER } Kind;
+typedef enum Kind { REDUCE, BROADCAST, GATHER } Kind;
 
 typedef struct Doing {
     Kind kind;
@@ -265,7 +265,7 @@ static void exchange(void *arg)
         reduce(job);
     else if (kind == BROADCAST)
         memcpy(job->to, place(comm, job->doing.root), bytes);
-    else if (kind == GATHER_ALL || root)
+    else
         for (int rank = 0; rank < comm->size; rank++)
             memcpy((char *)job->to + (size_t)rank * bytes, place(comm, rank), bytes);
     meet(comm);
@@ -277,14 +277,14 @@ static ncclResult_t enqueue(Job job, cudaStream_t stream)
     const Doing *d = &job.doing;
     bool root = comm->rank == d->root;
     size_t bytes = d->count * number_bytes(type_of(d->type));
-    size_t gathers = d->kind == GATHER_ALL || (d->kind == GATHER && root) ? (size_t)comm->size : 1;
+    size_t parts = d->kind == GATHER ? (size_t)comm->size : 1;
     if (comm->size == 1 && job.from == job.to)
         return ncclSuccess;
     fake_hold(stream, &comm->graphs);
     fake_order_before(stream, &comm->order);
     fake_do(stream, "NCCL", exchange, &job, sizeof job,
             RANGES({ d->kind != BROADCAST || root ? job.from : NULL, bytes },
-                   { d->kind != GATHER || root ? job.to : NULL, gathers * bytes }));
+                   { job.to, parts * bytes }));
     fake_order_after(stream, &comm->order);
     return ncclSuccess;
 }
@@ -304,52 +304,18 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataTyp
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    return enqueue((Job){ comm, { GATHER_ALL, count, type, 0, -1 }, from, to }, stream);
+    return enqueue((Job){ comm, { GATHER, count, type, 0, -1 }, from, to }, stream);
 }
 
-// --- sends and receives: only in a group that gathers --------------------------------------------
-
-static _Thread_local Job group;
-static _Thread_local cudaStream_t group_stream;
-static _Thread_local bool in_group;
-static _Thread_local int received;
-
-ncclResult_t ncclGroupStart(void)
-{
-    group = (Job){ 0 };
-    received = 0;
-    in_group = true;
-    return ncclSuccess;
-}
-
+// The steps neither send nor receive.
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
-    if (!in_group || group.comm)
-        fake_die("ncclSend: the mock supports it only once in each group");
-    group = (Job){ comm, { GATHER, count, type, 0, peer }, from, NULL };
-    group_stream = stream;
-    return ncclSuccess;
+    fake_die("ncclSend: the mock has none");
 }
 
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
-    if (!in_group || group.comm != comm || peer != received++ || group.doing.count != count ||
-        group.doing.type != (int)type || group.doing.root != comm->rank)
-        fake_die("ncclRecv: the mock supports it only in a gather, in rank order");
-    size_t behind = (size_t)peer * count * number_bytes(type_of((int)type));
-    if (peer == 0)
-        group.to = to;
-    else if ((char *)to != (char *)group.to + behind)
-        fake_die("ncclRecv: rank %d's part must be at its place in one array", peer);
-    return ncclSuccess;
-}
-
-ncclResult_t ncclGroupEnd(void)
-{
-    in_group = false;
-    if (!group.comm || (received > 0 && received != group.comm->size))
-        fake_die("ncclGroupEnd: the group is not a gather");
-    return enqueue(group, group_stream);
+    fake_die("ncclRecv: the mock has none");
 }

@@ -264,11 +264,11 @@ check_first_start()
     echo
 }
 
-# Two epochs with a short last batch. CUDA graphs must give the same bits as --check-collectives, which uses none.
+# Two epochs with a short last batch. CUDA graphs must give the same bits as --slow-network, which uses none.
 recorded()
 {
     step_command "$here/build/cuda/07_dist_eval" 1 "${small[@]}" --epochs 2 --train-samples 250 "$@"
-    same_twice "recorded $*" --check-collectives
+    same_twice "recorded $*" --slow-network 1e6
 }
 check_recorded_f32() { recorded --amp off --tf32 0; }
 check_recorded_tf32() { recorded --amp off --tf32 1; }
@@ -279,7 +279,7 @@ gpt()
 {
     step_command "$here/build/cuda/07_dist_eval" 1 -a gpt --data "text:$here/run" --dropout 0.1 -b 32 -j 1 --epochs 1 \
         --max-steps 40 -p 10 --deterministic "$@"
-    same_twice "a gpt, recorded $*" --check-collectives
+    same_twice "a gpt, recorded $*" --slow-network 1e6
 }
 check_recorded_gpt_tf32() { gpt --amp off; }
 check_recorded_gpt_fp16() { gpt --amp fp16; }
@@ -345,7 +345,7 @@ check_shared_4_ranks() { ranks_alike cuda 4 03_ddp_fork; }
 check_shared_recorded()
 {
     step_command "$here/build/cuda/03_ddp_fork" 2 -a lenet "${few[@]}"
-    same_twice "recorded, and not" --check-collectives
+    same_twice "recorded, and not" --slow-network 1e6
 }
 # launched_twice OPTION...
 launched_twice()

@@ -1,18 +1,16 @@
-// comm_gloo.cc - comm.h on Gloo: over TCP, computed by the CPU. In C++, because Gloo is C++.
+// comm_gloo.cc - comm_run on Gloo: over TCP, computed by the CPU. In C++, because Gloo is C++.
 //
-// Gloo blocks the thread that calls it and has no streams, so a call becomes a job that the
-// stream runs when it gets there. If the device has its own memory, the job works on a copy in
-// host memory:
+// Gloo blocks the thread that calls it and has no streams, so a call becomes a job that the stream
+// runs when it gets there. If the device has its own memory, the job works on a copy in host
+// memory:
 //
-//   comm_all_reduce -> enqueue:  copy_to_host | stream_enqueue(run_job) | copy_to_device
-//   later, on the stream:                       run_job -> gloo::allreduce
+//   comm_run:              copy_to_host | stream_enqueue(run) | copy_to_device
+//   later, on the stream:                 run -> gloo::allreduce
 //
 // Only Gloo's "new-style" functions are used. Gloo's older algorithm classes must not share a
 // context with them.
-#include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
@@ -20,9 +18,7 @@
 
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
-#include <gloo/barrier.h>
 #include <gloo/broadcast.h>
-#include <gloo/gather.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
@@ -32,9 +28,9 @@ extern "C" {
 #include "comm/backend.h"
 #include "comm/gloo/gloo_reduce.h"
 #include "tcp.h"
+#include "trace.h"
 
 extern const char *const comm_backend = "gloo";
-extern const bool comm_shares_devices = true;
 }
 
 // Gloo's timeout applies to each wait, and other ranks may work for a long time before their call.
@@ -43,31 +39,16 @@ static const std::chrono::milliseconds timeout = std::chrono::hours(24);
 
 struct Backend {
     std::shared_ptr<gloo::rendezvous::Context> context;
-    uint32_t tag;           // of the latest collective
     Stream **last, *own_last;   // *last: the stream of the latest call, or NULL
     Event *event;
-    char *staging;
-    size_t staging_bytes;
+    void *host;             // a call's values, if the device has its own memory
+    size_t host_bytes;
 };
 
 // The stream of the latest call of any communicator, if the device has its own memory. All calls
 // then wait for the one before: the GPU's driver runs all jobs in one thread, and two ranks that
 // began with jobs of different communicators would deadlock.
 static Stream *shared_last;
-
-// Returns NULL, or the exception's text, valid until this thread calls error_of again.
-template <typename Work>
-static const char *error_of(Work work)
-{
-    static thread_local std::string text;
-    try {
-        work();
-        return nullptr;
-    } catch (const std::exception &e) {
-        text = e.what();
-    }
-    return text.c_str();
-}
 
 class GlooStore : public gloo::rendezvous::Store {
 public:
@@ -106,96 +87,125 @@ static std::shared_ptr<gloo::transport::Device> listen_without_signals(const cha
     std::shared_ptr<gloo::transport::Device> device;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &kept);
-    const char *error = error_of([&] { device = gloo::transport::tcp::CreateDevice(address); });
+    try {
+        device = gloo::transport::tcp::CreateDevice(address);
+    } catch (const std::exception &e) {
+        FAIL("the address must be one of this machine's own", "Gloo cannot listen at %s: %s",
+             address, e.what());
+    }
     pthread_sigmask(SIG_SETMASK, &kept, nullptr);
-    CHECK(!error, "the address must be one of this machine's own", "Gloo cannot listen at %s: %s",
-          address, error);
     return device;
 }
 
 // The ranks exchange their addresses in the store, then each connects to every other one.
-static std::shared_ptr<gloo::rendezvous::Context> connect(const Comm *comm, const World *world)
+void backend_connect(Comm *comm, const World *world)
 {
-    auto context = std::make_shared<gloo::rendezvous::Context>(comm->rank, comm->size);
+    Backend *backend = comm->backend = new Backend{};
+    backend->context = std::make_shared<gloo::rendezvous::Context>(comm->rank, comm->size);
+    backend->last = device_shares_memory(comm->device) ? &backend->own_last : &shared_last;
+    backend->event = event_new(comm->device);
+    replay_forbid(comm->device);
     if (comm->size == 1)
-        return context;
+        return;
     tcp_expect_sockets(3 * comm->size);     // pairs of two communicators, and rank 0's store
     auto device = listen_without_signals(world->address);
     GlooStore store(world, comm->name);
-    context->setTimeout(timeout);
-    const char *error = error_of([&] { context->connectFullMesh(store, device); });
-    if (error)
-        call_lost(comm, nullptr, error);
-    return context;
-}
-
-void backend_connect(Comm *comm, const World *world)
-{
-    auto *backend = new Backend{};
-    backend->context = connect(comm, world);
-    backend->last = device_shares_memory(comm->device) ? &backend->own_last : &shared_last;
-    backend->event = event_new(comm->device);
-    comm->backend = backend;
-}
-
-static void wait_for_calls(Backend *backend)
-{
-    if (*backend->last)
-        stream_sync(*backend->last);
-    *backend->last = nullptr;
+    backend->context->setTimeout(timeout);
+    try {
+        backend->context->connectFullMesh(store, device);
+    } catch (const std::exception &e) {
+        call_lost(comm, nullptr, e.what());
+    }
 }
 
 void backend_free(Comm *comm)
 {
-    wait_for_calls(comm->backend);
     event_free(comm->backend->event);
-    host_free(comm->backend->staging);
-    error_of([&] { delete comm->backend; });
+    host_free(comm->backend->host);
+    delete comm->backend;
 }
 
-const char *backend_barrier(Comm *comm)
-{
-    wait_for_calls(comm->backend);
-    if (comm->size == 1)
-        return nullptr;
-    return error_of([&] {
-        gloo::BarrierOptions options(comm->backend->context);
-        options.setTag(++comm->backend->tag);
-        gloo::barrier(options);
-    });
-}
-
-// What a call reads or writes. bytes: 0 if this rank has no input or no output.
-struct Buffer {
-    char *memory;
-    size_t bytes;
-};
+// --- a call --------------------------------------------------------------------------------------
 
 struct Job {
     Comm *comm;
     Call call;
-    Buffer in, out;         // in.memory == out.memory: in place
-    void (*run)(const Job &job);    // returns when this rank's part is done
-    uint32_t tag;           // of a collective: a number, the same on all ranks
 };
 
-static Buffer buffer(const void *memory, size_t count, CommType type)
+// Of all ranks' values in an all_gather.
+static size_t bytes_of(const Comm *comm, const Call &call)
 {
-    return { static_cast<char *>(const_cast<void *>(memory)), count * comm_width(type) };
+    size_t parts = call.kind == CALL_ALL_GATHER ? comm->size : 1;
+    return parts * call.count * comm_width(call.type);
 }
 
-static void run_job(void *arg)
+// Gloo needs only the values' width: gloo_sums adds them.
+static void set_values(gloo::AllreduceOptions &options, const Call &call)
 {
-    const Job &job = *static_cast<Job *>(arg);
-    const char *error = nullptr;
-    call_work_begin(job.comm, &job.call);
-    if (job.comm->size > 1)
-        error = error_of([&] { job.run(job); });
-    else if (job.in.bytes > 0 && job.out.bytes > 0)
-        std::memmove(job.out.memory, job.in.memory, job.out.bytes);
-    call_work_end(job.comm, &job.call);
-    if (error)
-        call_lost(job.comm, &job.call, error);
+    switch (comm_width(call.type)) {
+    case 8: return options.setOutput(static_cast<uint64_t *>(call.values), call.count);
+    case 4: return options.setOutput(static_cast<uint32_t *>(call.values), call.count);
+    case 2: return options.setOutput(static_cast<uint16_t *>(call.values), call.count);
+    default: return options.setOutput(static_cast<uint8_t *>(call.values), call.count);
+    }
+}
+
+// Returns when this rank's part is done. Sends and receives use Gloo's slot 0, which the
+// collectives leave free. They need no number, because they are in order between their two ranks.
+static void run(void *arg)
+try {
+    const Comm *comm = static_cast<Job *>(arg)->comm;
+    const Call &call = static_cast<Job *>(arg)->call;
+    const auto &context = comm->backend->context;
+    const auto number = static_cast<uint32_t>(call.number);
+    const size_t bytes = bytes_of(comm, call);
+    char *values = static_cast<char *>(call.values);
+    call_record(comm, &call);
+    if (comm->size == 1)
+        return trace_end();
+    switch (call.kind) {
+    case CALL_BARRIER:
+    case CALL_ALL_REDUCE: {
+        gloo::AllreduceOptions options(context);
+        options.setTag(number);
+        options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+        options.setReduceFunction(gloo_sums[call.type]);
+        set_values(options, call);
+        gloo::allreduce(options);
+        break;
+    }
+    case CALL_BROADCAST: {
+        gloo::BroadcastOptions options(context);
+        options.setTag(number);
+        options.setRoot(call.peer);
+        options.setOutput(values, bytes);
+        gloo::broadcast(options);
+        break;
+    }
+    case CALL_ALL_GATHER: {
+        gloo::AllgatherOptions options(context);
+        options.setTag(number);
+        options.setOutput(values, bytes);
+        gloo::allgather(options);
+        break;
+    }
+    case CALL_SEND: {
+        auto buffer = context->createUnboundBuffer(values, bytes);
+        buffer->send(call.peer, 0);
+        buffer->waitSend(timeout);
+        break;
+    }
+    case CALL_RECEIVE: {
+        auto buffer = context->createUnboundBuffer(values, bytes);
+        buffer->recv(call.peer, 0);
+        buffer->waitRecv(timeout);
+        break;
+    }
+    }
+    trace_end();
+} catch (const std::exception &e) {
+    const Job *job = static_cast<Job *>(arg);
+    call_lost(job->comm, &job->call, e.what());
 }
 
 // The stream waits for the previous call if that was made on a different stream.
@@ -208,132 +218,34 @@ static void take_turn(Backend *backend, Stream *stream)
     *backend->last = stream;
 }
 
-// Gives the job buffers in host memory: one buffer if it was in place, else the output after the
-// input.
-static void stage(Backend *backend, Job *job)
+static void need_host_memory(Backend *backend, size_t bytes)
 {
-    bool in_place = job->in.memory == job->out.memory;
-    size_t in_bytes = in_place ? 0 : job->in.bytes;
-    size_t bytes = std::max(job->in.bytes, in_bytes + job->out.bytes);
-    if (bytes > backend->staging_bytes) {
-        wait_for_calls(backend);        // they use the old buffer
-        host_free(backend->staging);
-        backend->staging = static_cast<char *>(host_alloc(bytes));
-        backend->staging_bytes = bytes;
-    }
-    job->in.memory = backend->staging;
-    job->out.memory = backend->staging + in_bytes;
-}
-
-static void enqueue(Stream *stream, Job job)
-{
-    Backend *backend = job.comm->backend;
-    const Buffer in = job.in, out = job.out;
-    bool staged = !device_shares_memory(job.comm->device);
-    if (!call_begin(job.comm, stream, &job.call))
+    if (bytes <= backend->host_bytes)
         return;
-    if (job.call.kind != CALL_SEND && job.call.kind != CALL_RECEIVE)
-        job.tag = ++backend->tag;
-    if (staged)
-        stage(backend, &job);
-    take_turn(backend, stream);
-    if (staged && in.bytes > 0)
-        copy_to_host(stream, job.in.memory, in.memory, in.bytes);
-    stream_enqueue(stream, run_job, &job, sizeof job);
-    if (staged && out.bytes > 0)
-        copy_to_device(stream, out.memory, job.out.memory, out.bytes);
-    call_end(job.comm, stream, &job.call);
+    if (*backend->last)
+        stream_sync(*backend->last);    // earlier calls use the old memory
+    host_free(backend->host);
+    backend->host = host_alloc(bytes);
+    backend->host_bytes = bytes;
 }
 
-// Gloo needs only the values' width: gloo_sums adds them.
-static void set_values(gloo::AllreduceOptions &options, void *values, const Call &call)
+void comm_run(Comm *comm, Stream *stream, Call call)
 {
-    switch (comm_width(call.type)) {
-    case 8: return options.setOutput(static_cast<uint64_t *>(values), call.count);
-    case 4: return options.setOutput(static_cast<uint32_t *>(values), call.count);
-    case 2: return options.setOutput(static_cast<uint16_t *>(values), call.count);
-    default: return options.setOutput(static_cast<uint8_t *>(values), call.count);
+    void *values = call.values;
+    size_t bytes = bytes_of(comm, call);
+    bool copied = !device_shares_memory(comm->device);
+    if (!call_begin(comm, &call))
+        return;
+    if (copied) {
+        need_host_memory(comm->backend, bytes);
+        call.values = comm->backend->host;
     }
-}
-
-void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
-{
-    const Buffer mine = buffer(values, count, type);
-    enqueue(stream, { comm, { CALL_ALL_REDUCE, type, count }, mine, mine, [](const Job &job) {
-        gloo::AllreduceOptions options(job.comm->backend->context);
-        options.setTag(job.tag);
-        options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-        options.setReduceFunction(gloo_sums[job.call.type]);
-        set_values(options, job.out.memory, job.call);
-        gloo::allreduce(options);
-    } });
-}
-
-void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                    int root)
-{
-    bool is_root = comm->rank == root;
-    const Buffer in = buffer(values, is_root ? count : 0, type);
-    const Buffer out = buffer(values, is_root ? 0 : count, type);
-    enqueue(stream, { comm, { CALL_BROADCAST, type, count, root }, in, out, [](const Job &job) {
-        gloo::BroadcastOptions options(job.comm->backend->context);
-        options.setTag(job.tag);
-        options.setRoot(job.call.peer);
-        options.setOutput(job.out.memory, std::max(job.in.bytes, job.out.bytes));
-        gloo::broadcast(options);
-    } });
-}
-
-void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
-                     CommType type)
-{
-    const Buffer in = buffer(mine, count, type);
-    const Buffer out = buffer(all, (size_t)comm->size * count, type);
-    enqueue(stream, { comm, { CALL_ALL_GATHER, type, count }, in, out, [](const Job &job) {
-        gloo::AllgatherOptions options(job.comm->backend->context);
-        options.setTag(job.tag);
-        options.setInput(job.in.memory, job.in.bytes);
-        options.setOutput(job.out.memory, job.out.bytes);
-        gloo::allgather(options);
-    } });
-}
-
-void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
-                 CommType type, int root)
-{
-    const Buffer in = buffer(mine, count, type);
-    const Buffer out = buffer(all, comm->rank == root ? (size_t)comm->size * count : 0, type);
-    enqueue(stream, { comm, { CALL_GATHER, type, count, root }, in, out, [](const Job &job) {
-        gloo::GatherOptions options(job.comm->backend->context);
-        options.setTag(job.tag);
-        options.setRoot(job.call.peer);
-        options.setInput(job.in.memory, job.in.bytes);
-        if (job.out.bytes > 0)
-            options.setOutput(job.out.memory, job.out.bytes);
-        gloo::gather(options);
-    } });
-}
-
-// Sends and receives use Gloo's slot 0, which the collectives leave free. They need no tag, because
-// they are in order between their two ranks.
-void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to)
-{
-    const Buffer in = buffer(values, count, type);
-    enqueue(stream, { comm, { CALL_SEND, type, count, to }, in, {}, [](const Job &job) {
-        const auto &context = job.comm->backend->context;
-        auto unbound = context->createUnboundBuffer(job.in.memory, job.in.bytes);
-        unbound->send(job.call.peer, 0);
-        unbound->waitSend(timeout);
-    } });
-}
-
-void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from)
-{
-    const Buffer out = buffer(values, count, type);
-    enqueue(stream, { comm, { CALL_RECEIVE, type, count, from }, {}, out, [](const Job &job) {
-        const auto &context = job.comm->backend->context;
-        auto unbound = context->createUnboundBuffer(job.out.memory, job.out.bytes);
-        unbound->recv(job.call.peer, 0);
-        unbound->waitRecv(timeout);
-    } });
+    take_turn(comm->backend, stream);
+    if (copied)
+        copy_to_host(stream, call.values, values, bytes);
+    Job job = { comm, call };
+    stream_enqueue(stream, run, &job, sizeof job);
+    if (copied)
+        copy_to_device(stream, values, call.values, bytes);
+    call_end(comm, stream, &call);
 }

@@ -1,10 +1,10 @@
-// comm_nccl.c - comm.h with NCCL. Only barriers, and making and freeing a communicator, wait for
-// the device; NCCL's other calls can be recorded in a CUDA graph.
-#include "progress.h"
-#include "clock.h"
+// comm_nccl.c - comm_run on NCCL, which enqueues a call on the stream. So a CUDA graph can record it.
+// Only making and freeing a communicator wait for the device.
+#include "check.h"
 #include "comm/backend.h"
 #include "cuda/cuda_internal.h"
 #include "machine.h"
+#include "progress.h"
 #include "trace.h"
 
 #include <nccl.h>
@@ -14,12 +14,9 @@
 #include <unistd.h>
 
 const char *const comm_backend = "nccl";
-const bool comm_shares_devices = false;
 
 struct Backend {
     ncclComm_t nccl;
-    Stream *stream;         // for barriers
-    float *summed;          // a number on the device, which barriers sum
     Call last;              // the call that was enqueued last, or recorded last
     Comm *next;
 };
@@ -33,31 +30,29 @@ static const ncclDataType_t nccl_types[] = {
 
 // --- errors --------------------------------------------------------------------------------------
 
-// Ends the program if the call failed. ncclRemoteError: a connection broke, or a rank is gone.
-static void check_result(const Comm *comm, const Call *doing, ncclResult_t result, const char *call,
-                         int line)
+// Ends the program if NCCL's call failed. ncclRemoteError: a connection broke, or a rank is gone.
+// call NULL: while connecting.
+static void check_result(const Comm *comm, const Call *call, ncclResult_t result)
 {
+    char text[CALL_TEXT];
     if (result == ncclSuccess || result == ncclInProgress)
         return;
     const char *more = ncclGetLastError(comm->backend->nccl);
     if (result == ncclRemoteError)
-        call_lost(comm, doing, more);
-    fail_at(__FILE__, line, EXIT_FAILED,
-            result == ncclUnhandledCudaError
-                ? "is the GPU's memory full? fewer ranks on it (-n) or a smaller batch (-b) need "
-                  "less; NCCL_DEBUG=INFO makes NCCL print more"
-                : "NCCL_DEBUG=INFO makes NCCL print more",
-            "%.*s (%s): %s: %s", (int)strcspn(call, "("), call, comm->name,
-            ncclGetErrorString(result), more ? more : "");
+        call_lost(comm, call, more);
+    FAIL(result == ncclUnhandledCudaError
+             ? "is the GPU's memory full? fewer ranks on it (-n) or a smaller batch (-b) need "
+               "less; NCCL_DEBUG=INFO makes NCCL print more"
+             : "NCCL_DEBUG=INFO makes NCCL print more",
+         "NCCL: %s: %s: %s", call_describe(comm, call, text), ncclGetErrorString(result),
+         more ? more : "");
 }
 
-#define NCCL(comm, doing, call) check_result(comm, doing, call, #call, __LINE__)
-
-static void check_device(const Comm *comm, const Call *doing)
+static void check_device(const Comm *comm, const Call *call)
 {
     ncclResult_t result = ncclSuccess;
-    NCCL(comm, doing, ncclCommGetAsyncError(comm->backend->nccl, &result));
-    check_result(comm, doing, result, "NCCL", __LINE__);
+    check_result(comm, call, ncclCommGetAsyncError(comm->backend->nccl, &result));
+    check_result(comm, call, result);
 }
 
 // Called now and then while the host waits for the device (device_cuda.c). If a rank on another
@@ -79,7 +74,7 @@ static ncclUniqueId share_id(const Comm *comm, const World *world)
     ncclUniqueId id;
     snprintf(key, sizeof key, "nccl/%s", comm->name);
     if (world->rank == 0) {
-        NCCL(comm, NULL, ncclGetUniqueId(&id));
+        check_result(comm, NULL, ncclGetUniqueId(&id));
         store_put(world, key, &id, sizeof id);
     }
     store_get(world, key, &id, sizeof id);
@@ -132,10 +127,9 @@ void backend_connect(Comm *comm, const World *world)
     device_use(comm->device);
     PROGRESS_DOING("waiting for", "NCCL to connect the ranks");     // and for NCCL to be loaded
     ncclUniqueId id = share_id(comm, world);
-    NCCL(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank, &config));
-    backend->stream = stream_new(comm->device, "barrier");
-    backend->summed = device_alloc(comm->device, sizeof *backend->summed);
-    backend->last = (Call){ .kind = CALL_BARRIER };
+    check_result(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank,
+                                                    &config));
+    backend->last = (Call){ .kind = CALL_BARRIER, .section = "" };
     pthread_mutex_lock(&comms_lock);
     backend->next = comms;
     comms = comm;
@@ -154,99 +148,44 @@ void backend_free(Comm *comm)
     device_use(comm->device);
     PROGRESS_DOING("waiting for", "NCCL to disconnect the ranks");
     (void)ncclCommDestroy(comm->backend->nccl);
-    stream_free(comm->backend->stream);
-    device_free(comm->device, comm->backend->summed);
     free(comm->backend);
 }
 
-// An all-reduce of one number ends on no rank before it has begun on all.
-const char *backend_barrier(Comm *comm)
-{
-    struct Backend *b = comm->backend;
-    b->last = (Call){ .kind = CALL_BARRIER, .number = comm->calls };
-    device_use(comm->device);
-    NCCL(comm, &b->last, ncclAllReduce(b->summed, b->summed, 1, ncclFloat32, ncclSum, b->nccl,
-                                       b->stream->handle));
-    stream_sync(b->stream);
-    return NULL;
-}
-
-// --- the collectives -----------------------------------------------------------------------------
+// --- a call --------------------------------------------------------------------------------------
 
 // The timeline shows when the host made the call; a profiler shows when the GPU ran it.
-static bool begin(Comm *comm, Stream *stream, Call *call)
+void comm_run(Comm *comm, Stream *stream, Call call)
 {
-    if (!call_begin(comm, stream, call))
-        return false;
-    device_use(comm->device);
-    call_work_begin(comm, call);
-    comm->backend->last = *call;
-    return true;
-}
-
-static void end(Comm *comm, Stream *stream, const Call *call, ncclResult_t result)
-{
-    char text[CALL_TEXT];
-    trace_end();
-    check_result(comm, call, result, call_describe(call, text), __LINE__);
-    check_device(comm, call);
-    call_end(comm, stream, call);
-}
-
-void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
-{
-    Call call = { CALL_ALL_REDUCE, type, count };
-    if (begin(comm, stream, &call))
-        end(comm, stream, &call, ncclAllReduce(values, values, count, nccl_types[type], ncclSum,
-                                               comm->backend->nccl, stream->handle));
-}
-
-void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                    int root)
-{
-    Call call = { CALL_BROADCAST, type, count, root };
-    if (begin(comm, stream, &call))
-        end(comm, stream, &call, ncclBroadcast(values, values, count, nccl_types[type], root,
-                                               comm->backend->nccl, stream->handle));
-}
-
-void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
-                     CommType type)
-{
-    Call call = { CALL_ALL_GATHER, type, count };
-    if (begin(comm, stream, &call))
-        end(comm, stream, &call, ncclAllGather(mine, all, count, nccl_types[type],
-                                               comm->backend->nccl, stream->handle));
-}
-
-void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to)
-{
-    Call call = { CALL_SEND, type, count, to };
-    if (begin(comm, stream, &call))
-        end(comm, stream, &call, ncclSend(values, count, nccl_types[type], to,
-                                          comm->backend->nccl, stream->handle));
-}
-
-void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from)
-{
-    Call call = { CALL_RECEIVE, type, count, from };
-    if (begin(comm, stream, &call))
-        end(comm, stream, &call, ncclRecv(values, count, nccl_types[type], from,
-                                          comm->backend->nccl, stream->handle));
-}
-
-// Older versions of NCCL have no gather. The root also sends to itself.
-void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
-                 CommType type, int root)
-{
-    Call call = { CALL_GATHER, type, count, root };
     ncclComm_t nccl = comm->backend->nccl;
-    if (!begin(comm, stream, &call))
+    ncclDataType_t type = nccl_types[call.type];
+    ncclResult_t result = ncclSuccess;
+    char *values = call.values;
+    size_t count = call.count, mine = (size_t)comm->rank * count * comm_width(call.type);
+    if (!call_begin(comm, &call))
         return;
-    NCCL(comm, &call, ncclGroupStart());
-    NCCL(comm, &call, ncclSend(mine, count, nccl_types[type], root, nccl, stream->handle));
-    for (int i = 0; comm->rank == root && i < comm->size; i++)
-        NCCL(comm, &call, ncclRecv((char *)all + (size_t)i * count * comm_width(type), count,
-                                   nccl_types[type], i, nccl, stream->handle));
-    end(comm, stream, &call, ncclGroupEnd());
+    device_use(comm->device);
+    call_record(comm, &call);
+    switch (call.kind) {
+    case CALL_BARRIER:
+    case CALL_ALL_REDUCE:
+        result = ncclAllReduce(values, values, count, type, ncclSum, nccl, stream->handle);
+        break;
+    case CALL_BROADCAST:
+        result = ncclBroadcast(values, values, count, type, call.peer, nccl, stream->handle);
+        break;
+    case CALL_ALL_GATHER:
+        result = ncclAllGather(values + mine, values, count, type, nccl, stream->handle);
+        break;
+    case CALL_SEND:
+        result = ncclSend(values, count, type, call.peer, nccl, stream->handle);
+        break;
+    case CALL_RECEIVE:
+        result = ncclRecv(values, count, type, call.peer, nccl, stream->handle);
+        break;
+    }
+    trace_end();
+    comm->backend->last = call;
+    check_result(comm, &call, result);
+    check_device(comm, &call);
+    call_end(comm, stream, &call);
 }
