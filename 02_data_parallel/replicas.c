@@ -240,35 +240,31 @@ void replicas_report(Replicas *replicas, Log *log)
 void replicas_options(Args *args, ReplicasConfig *config)
 {
     args_add(args, ARGS_ROWS(
-        { "devices", 0, ARG_LIST, &config->devices, "N|LIST",
-          "number of devices, or a list such as 0,2 [all GPUs; CPU: 2]", 1, REPLICAS_MAX },
+        { "devices", 0, ARG_INT, &config->devices, "N", "number of devices (0: all GPUs; CPU: 2)",
+          .max = REPLICAS_MAX, .first = true },
         { "shared-link", 0, ARG_DOUBLE, &config->shared_link, "MB/S",
           "simulate one link that all devices share: this rate, and 1 ms of latency (0: off)",
           .min = 0, .max = 1e6 }));
 }
 
-// Fills in the devices' numbers, and returns how many. By default all GPUs, or two parts of a CPU.
-static int choose_devices(const char *wanted, int numbers[REPLICAS_MAX])
+static int default_devices(void)
 {
-    char all[16];
     int there = strcmp(device_backend, "cpu") == 0 ? 2 : device_count();
-    snprintf(all, sizeof all, "%d", there > 0 ? there : 1);     // no GPU: opening the first fails
-    return args_count_or_list(wanted ? wanted : all, numbers);
+    return there > 0 ? there : 1;       // no GPU: opening the first fails
 }
 
 Replicas *replicas_open(const ReplicasConfig *config, int threads)
 {
-    int numbers[REPLICAS_MAX];
     Replicas *all = xcalloc(1, sizeof *all);
-    all->count = choose_devices(config->devices, numbers);
+    all->count = config->devices > 0 ? config->devices : default_devices();
     all->team = team_new(all->count);
     all->network.rate = config->shared_link;
     threads = device_share(all->count, threads, true);
     for (int i = 0; i < all->count; i++) {
         Replica *replica = &all->replica[i];
         replica->all = all;
-        replica->device = device_open(numbers[i], threads);
-        snprintf(replica->name, sizeof replica->name, "device %d", numbers[i]);
+        replica->device = device_open(i, threads);
+        snprintf(replica->name, sizeof replica->name, "device %d", i);
     }
     device_use(all->replica[0].device);
     return all;

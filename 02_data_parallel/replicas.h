@@ -5,7 +5,7 @@
 #include "model.h"
 
 typedef struct ReplicasConfig {
-    const char *devices;    // "2": that many; "0,2": these; NULL: all GPUs, or 2 parts of a CPU
+    int devices;            // 0: all GPUs, or 2 parts of a CPU
     double shared_link;     // MB/s of a simulated link that all devices share; 0: none
 } ReplicasConfig;
 void replicas_options(Args *args, ReplicasConfig *config);

@@ -42,13 +42,15 @@ static void train_options(Args *args, Config *c)
     c->batch_size = 256;
     c->shuffle = true;
     args_add(args, ARGS_ROWS(
-        { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "samples in a batch", 1, 65536 },
+        { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the data", 1, 1e6, .first = true },
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "samples in a batch", 1, 65536,
+          .first = true },
+        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9,
+          .first = true },
+        { "threads", 0, ARG_INT, &c->threads, "N",
+          "CPU threads (0: OMP_NUM_THREADS or a fair share)", .max = 1024, .local = true },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
-        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: "
-          "OMP_NUM_THREADS, or its share of the cores)", .min = 0, .max = 1024, .local = true },
-        { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
-        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9 }));
+        { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read samples in a new order each epoch" }));
 }
 
 static void parse(Args *args, Config *c, int argc, char **argv)
@@ -63,8 +65,6 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     replicas_options(args, &c->replicas);
     args->summary = "Trains a network: an image classifier or a language model.";
     args_parse(args, argc, argv);
-    model_check_options(args, &c->gpt);
-    checkpoint_check_options(args, &c->checkpoint);
 }
 
 // ==== A training run =============================================================================

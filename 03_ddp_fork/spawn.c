@@ -35,7 +35,7 @@ void spawn_options(Args *args, SpawnConfig *config)
     *config = (SpawnConfig){ .timeout = 300 };
     args_add(args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "number of ranks (0: one per GPU; CPU: 2)",
-          .min = 0, .max = RANKS_MAX },
+          .max = RANKS_MAX, .first = true },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
           "end the run if no rank makes progress for so long (0: never)", .min = 0, .max = 1e6 }));
 }

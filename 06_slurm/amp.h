@@ -12,9 +12,8 @@ typedef struct AmpConfig {
     int growth_interval;        // steps without an overflow after which the scale doubles
     double clip_norm;           // 0: gradients are not clipped
 } AmpConfig;
-// Sets the defaults and adds the options; after args_parse, rejects those that do not fit.
+// Sets the defaults and adds the options.
 void amp_options(Args *args, AmpConfig *config);
-void amp_check_options(const Args *args, const AmpConfig *config);
 
 // The type in which the model computes on this device.
 Type amp_type(const AmpConfig *config, const Dataset *data, const Device *device);

@@ -21,29 +21,31 @@
 
 enum { FIRST_SCALE = 65536 };
 
-void amp_options(Args *args, AmpConfig *config)
+static void check_options(Args *args, void *amp_config)
 {
-    *config = (AmpConfig){ .mode = "auto", .growth_interval = 2000 };
-    args_add(args, ARGS_ROWS(
-        { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
-          "type to compute in (auto: the fastest of this device; off: f32)" },
-        { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
-          "fixed factor on the loss (0: none, but fp16 adapts one)", 0, 0x1p40 },
-        { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
-          "fp16: double the loss scale after N steps without overflow", 1, 1e9,
-          .needs = "amp auto|fp16" },
-        { "clip-norm", 0, ARG_DOUBLE, &config->clip_norm, "X",
-          "scale all gradients down together if their total norm exceeds X (0: never)", 0, 1e9 }));
-}
-
-void amp_check_options(const Args *args, const AmpConfig *config)
-{
+    const AmpConfig *config = amp_config;
     if (config->loss_scale > 0 && config->loss_scale < LOSS_SCALE_LEAST)
         args_reject(args, "loss-scale", "%g is too small (below 2^-24)", config->loss_scale);
     if (config->loss_scale > 0 && args_given(args, "growth-interval"))
         args_reject(args, "growth-interval", "has no effect with --loss-scale");
     if (config->clip_norm > 0 && config->clip_norm < FLT_MIN)
         args_reject(args, "clip-norm", "%g is too small (below %g)", config->clip_norm, FLT_MIN);
+}
+
+void amp_options(Args *args, AmpConfig *config)
+{
+    *config = (AmpConfig){ .mode = "auto", .growth_interval = 2000 };
+    args_add(args, ARGS_ROWS(
+        { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
+          "type to compute in (auto: the fastest of this device; off: f32)", .first = true },
+        { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
+          "fixed factor on the loss (0: none, but fp16 adapts one)", 0, 0x1p40 },
+        { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
+          "fp16: double the loss scale after N steps without overflow", 1, 1e9,
+          .needs = "amp=auto|fp16" },
+        { "clip-norm", 0, ARG_DOUBLE, &config->clip_norm, "X",
+          "scale all gradients down together if their total norm exceeds X (0: never)", 0, 1e9 }));
+    args_check(args, check_options, config);
 }
 
 // ==== Which types ================================================================================

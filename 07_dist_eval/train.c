@@ -59,21 +59,23 @@ static void train_options(Args *args, Config *c)
     c->shuffle = true;
     c->bucket_mb = 4;
     args_add(args, ARGS_ROWS(
-        { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "samples in a rank's batch", 1, 65536 },
+        { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the data", 1, 1e6, .first = true },
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "samples in a rank's batch", 1, 65536,
+          .first = true },
         { "accumulate", 0, ARG_INT, &c->accumulate, "K",
           "process a batch in up to K parts, then take one step", 1, 65536 },
         { "compress", 0, ARG_CHOICE, &c->compress, "none|bf16|fp16",
           "type in which gradients are sent (none: f32)" },
+        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9,
+          .first = true },
+        { "threads", 0, ARG_INT, &c->threads, "N",
+          "CPU threads (0: OMP_NUM_THREADS or a fair share)", .max = 1024, .local = true },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
-        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: "
-          "OMP_NUM_THREADS, or its share of the cores)", .min = 0, .max = 1024, .local = true },
-        { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
-        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9 },
+        { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read samples in a new order each epoch" },
         { "bucket-mb", 0, ARG_DOUBLE, &c->bucket_mb, "MIB", "size of a message of gradients",
-          0, 65536 },
+          0.001, 65536 },
         { "sync-bn", 0, ARG_FLAG, &c->sync_bn, NULL, "BatchNorm over all ranks' batches",
-          .needs = "arch not lenet|gpt" }));
+          .needs = "arch=convnet|resnet18|resnet50" }));
 }
 
 static void parse(Args *args, Config *c, int argc, char **argv)
@@ -92,12 +94,6 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     eval_options(args, &c->eval);
     args->summary = "Trains a network: an image classifier or a language model.";
     args_parse(args, argc, argv);
-    amp_check_options(args, &c->amp);
-    if (c->bucket_mb == 0)
-        args_reject(args, "bucket-mb", "has no use: train_naive sends all after backward");
-    optim_default_warmup(args, &c->optim);
-    model_check_options(args, &c->gpt);
-    checkpoint_check_options(args, &c->checkpoint);
 }
 
 // ==== A training run =============================================================================

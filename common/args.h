@@ -1,32 +1,25 @@
-// args.h - one table of options drives parsing, --help, config files and --print-config.
+// args.h - one table of options drives parsing, --help, the configuration in the log, and the
+// comparison of the ranks' options.
 //
 //   Args args = { 0 };
 //   args_add(&args, ARGS_ROWS({ "epochs", 0, ARG_INT, &config->epochs, "N", "passes over the data",
 //                               .min = 1, .max = 1e6 }));
 //   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 if it has a letter
 //
-// --config FILE (in programs without operands) reads lines "key = value": an option's name and its
-// value, yes or no for a flag. # begins a comment at the start of a line or after a space. The
-// command line overrides files, a later file overrides an earlier one. --print-config prints such a
-// file, with defaults as comments.
-//
-// args_parse ends the program at a wrong option, with one line on stderr and status 2. Defaults are
-// what the variables hold when it is called.
+// The word @FILE stands for the words in FILE, for example a recipe. Spaces and line breaks
+// separate its words, and a word that begins with # begins a comment. It may contain another @FILE.
+// If an option has several values, the last one counts.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 typedef enum ArgType {
     ARG_FLAG,   // bool: --name sets it, --no-name clears it
-    ARG_BOOL,   // bool: --name 0|1
     ARG_INT,    // int
     ARG_INT64,  // int64_t, up to 2^53
     ARG_DOUBLE, // double
     ARG_STRING, // const char *
-    ARG_CHOICE, // const char *, one of choices ("a|b|c")
-    ARG_LIST,   // const char *, "2": a count from min to max; or "0,2": rising integers below max
-    ARG_PAIR,   // const char *, "0.9,0.99": two numbers within min and max
+    ARG_CHOICE, // const char *, one of metavar ("a|b|c")
 } ArgType;
 
 typedef struct Option {
@@ -38,55 +31,57 @@ typedef struct Option {
     const char *help;
     double min, max;       // of a number, inclusive
     bool local;            // may differ between the processes of a run
-    bool output;           // ARG_STRING: a file to write, which no other output option may name
+    bool first;            // --help explains it first
     const char *needs;     // another option that this one needs to have an effect, and its value.
-                           // "momentum": any but 0, no or "". "schedule step|multistep": one of
-                           // these. "data text:": a value with this beginning. "data not
-                           // synthetic": any other value
+                           // "momentum": any but 0, no or "". "amp=auto|fp16": one of these
 } Option;
 
-enum { ARGS_MAX = 96 };
+struct Args;
+typedef void ArgsCheck(struct Args *args, void *config);
+
+enum { ARGS_MAX = 80 };
 typedef struct Args {
     Option rows[ARGS_MAX];
-    enum ArgsSetter { SET_BY_NOBODY, SET_BY_USER, SET_BY_PRESET } set_by[ARGS_MAX];
-    struct ArgsPreset { const char *option, *value, *lines; } presets[3];
-    int preset_count;
-    char groups[ARGS_MAX];          // which call of args_add added the row
+    enum ArgsSetter { SET_BY_NOBODY, SET_BY_USER, SET_BY_DEFAULT } set_by[ARGS_MAX];
     const char *files[ARGS_MAX];    // the file that added the row, for --help
-    int count, group;
+    int count;
+    struct { ArgsCheck *check; void *config; } checks[8];
+    int check_count;
     const char *program, *summary;  // for --help; program is argv[0]
     const char *operands;           // what may follow the options, for --help; or NULL
     char **rest;                    // the words from the first that is not an option, or after
                                     // "--"; ends with NULL
+    const char *file;               // the @FILE that is being read, or NULL; and the line
+    int line;
 } Args;
 
 #define ARGS_ROWS(...) \
     __FILE__, (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
 void args_add(Args *args, const char *file, const Option *rows, int count);
 
-// If the option has this value, these lines ("key = value\n...") replace the defaults of other
-// options. An earlier preset wins over a later one, and may set the option that selects the later
-// one.
-void args_preset(Args *args, const char *option, const char *value, const char *lines);
+// args_parse calls check(args, config) after it has read the words. Use it for defaults that depend
+// on other options (args_default), and for rules that a row cannot express (args_reject).
+void args_check(Args *args, ArgsCheck *check, void *config);
 
-// Fills the variables. --help and --print-config print and exit 0. A wrong option or value, an
-// option without effect, and a file that two options would write end the program with status 2.
-// First opens /dev/null for stdin, stdout and stderr where they are closed, so call it before
-// opening any file.
+// Fills the variables. --help prints and exits 0. A wrong option or value, and an option without
+// effect, end the program with one line on stderr and status 2. Defaults are what the variables
+// hold before. First opens /dev/null for stdin, stdout and stderr where they are closed, so call it
+// before opening any file.
 void args_parse(Args *args, int argc, char **argv);
 
-// The numbers of an ARG_LIST; a single number is a count: "2" means 0 and 1. Returns how many.
-int args_count_or_list(const char *text, int *numbers);
-
-// For rules that the table cannot express: prints "train: --lr: ..." and exits 2.
+// Sets an option that neither the user nor an earlier call has set.
+void args_default(Args *args, const char *option, const char *value);
+// Prints "train: --lr: ..." and exits 2.
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool args_given(const Args *args, const char *option);
+// Does the option have one of these values ("a|b")?
+bool args_is(const Args *args, const char *option, const char *values);
 
 // One line "--name value" for each option that must be the same in all processes that compute
 // together. The caller frees it.
 char *args_shared(const Args *args);
 
-// All options but --config and --print-config as a JSON object: {"epochs":5,"batch_size":256}. The
-// caller frees it with json_decref.
+// All options as a JSON object: {"epochs":5,"batch_size":256}. The caller frees it with
+// json_decref.
 struct json_t *args_json(const Args *args);

@@ -21,8 +21,6 @@ typedef struct CheckpointConfig {
     bool evaluate;
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
-// Exits if these options do not fit together. Call it after args_parse.
-void checkpoint_check_options(const Args *args, const CheckpointConfig *config);
 // The file to resume from, or NULL. For --resume auto it checks whether --save's file is there.
 // Warns if torchrun or launch has restarted a run that then begins at epoch 1 again.
 const char *checkpoint_find(const CheckpointConfig *config);

@@ -24,8 +24,6 @@ typedef struct ModelConfig {
 } ModelConfig;
 // Sets the defaults and adds the options.
 void model_options(Args *args, const char **arch, GptConfig *gpt);
-// Exits if --width is not a multiple of --heads. Call it after args_parse.
-void model_check_options(const Args *args, const GptConfig *gpt);
 
 typedef enum { MODEL_WEIGHT, MODEL_VECTOR, MODEL_BUFFER, MODEL_COUNTER } ModelKind;
 

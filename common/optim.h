@@ -5,23 +5,21 @@
 typedef struct OptimConfig {
     const char *name;       // sgd, adamw
     double lr, momentum, weight_decay;
-    const char *betas;      // adamw: "0.9,0.999"
+    double beta1, beta2;    // adamw
     bool nesterov;
     double label_smoothing;
-    const char *schedule;   // constant, step, multistep, cosine
-    int step_size;          // step: epochs between two decays
-    const char *milestones; // multistep: "60,120,160", in epochs
-    double gamma;           // step, multistep: factor of each decay
+    const char *schedule;   // constant, step, cosine
+    const char *milestones; // step: "30,60,80", the epochs of the decays
+    double gamma;           // step: factor of each decay
     double min_lr;          // cosine: the rate at its end, if less than lr
     int cosine_steps;       // cosine: steps until its end; 0: all of the run's
-    double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch
-    int warmup_steps;       // steps, in place of epochs; 0: none
+    const char *warmup;     // while the rate rises linearly: epochs ("0.5"), or steps ("100steps")
     const char *lr_scale;   // how lr grows with the number of ranks: none, linear, sqrt
 } OptimConfig;
 OptimConfig optim_defaults(void);
 // Sets the defaults and adds the options.
 void optim_options(Args *args, OptimConfig *config);
-// Adds --lr-scale, for programs with ranks.
+// Adds --lr-scale, for programs with ranks. With it, the warm-up has 5 epochs by default.
 //
 // N ranks take a step with N times the samples, and an epoch has an N-th of the steps. So each step
 // should be longer. With SGD, one step with the mean of N gradients at N times the rate goes about
@@ -30,8 +28,6 @@ void optim_options(Args *args, OptimConfig *config);
 // shrinks, by sqrt(N): sqrt (Malladi et al., 2022). Both fail if the weights change quickly, as
 // they do at first. So the rate rises during a warm-up.
 void optim_scale_options(Args *args, OptimConfig *config);
-// After args_parse: with --lr-scale, sets 5 epochs of warm-up if the user set no warm-up.
-void optim_default_warmup(const Args *args, OptimConfig *config);
 
 // The learning rate of a step, which is counted from 0 over all epochs, of a run with so many
 // ranks. taken: the steps that the run has taken before it; a different number if an epoch was
@@ -55,7 +51,6 @@ typedef struct Optim {
     int arena_count;
     float *values;          // of all arenas, one after the other; device
     size_t value_count;
-    double betas[2];
     uint8_t *decays;        // AdamW: which parameters decay, as adamw_update wants it; device
 } Optim;
 // config and model must stay valid until optim_free.

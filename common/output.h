@@ -12,11 +12,6 @@ typedef enum OutputKind {
     OUTPUT_RENDEZVOUS       // rank 0's address, for a file system that all machines share
 } OutputKind;
 
-// Do these names mean the same file? Links to files are not followed. True also if the names differ
-// only in an ending .best, .tmp or .lock, since a run writes these files, too. A name with %r means
-// the files of all ranks.
-bool output_same(const char *a, const char *b);
-
 // Call it before opening a file to write. Fails if a regular file is there that cannot be read, or
 // whose first bytes show content of a different kind. An empty file is fine.
 bool output_claim(const char *path, OutputKind kind, Error *err);

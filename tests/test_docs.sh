@@ -88,6 +88,10 @@ wrong '    $ ./ddp rnu 01' './ddp has no command rnu'
 wrong '`A=1 ./ddp run STEP -- --epoch=1 && true`' 'no program has an option --epoch'
 wrong '    launch -n 2 -- \\
         train --savee net' 'no program has an option --savee'
+wrong '    ./ddp run 01 -- --epochs 1 --sync-bn' '01_single_gpu/train has no option --sync-bn'
+wrong '`build/cpu/04_ddp_launcher/launch -n 2 --epochs 1 -- train --nnodes 2`' \
+    '04_ddp_launcher/launch has no option --epochs'
+complaints+=('train has no option --nnodes')
 wrong '`build/cpu/03_ddp_fork/trian -n 2`' 'there is no build/cpu/03_ddp_fork/trian'
 wrong '`tools/check_serie.sh`' 'there is no tools/check_serie.sh'
 wrong '`common/coms.h`' 'there is no common/coms.h'

@@ -33,22 +33,22 @@ losses_near()
 }
 
 check "01 on the CPU" train cpu cpu 01_single_gpu 0 -b 24
-check "01" train one fake 01_single_gpu 0 -b 24 --tf32 0
+check "01" train one fake 01_single_gpu 0 -b 24 --no-tf32
 one=$hash
 check "01: the CPU's losses" losses_near one cpu 1e-5
 check "01: the CPU's weights" "$tree/tests/tool_compare_weights" one.st cpu.st 1e-4
-check "02, one device" like "$one" two fake 02_data_parallel 0 -b 24 --tf32 0 --devices 1
-check "02, three devices" train two fake 02_data_parallel 0 -b 24 --tf32 0 --devices 3
+check "02, one device" like "$one" two fake 02_data_parallel 0 -b 24 --no-tf32 --devices 1
+check "02, three devices" train two fake 02_data_parallel 0 -b 24 --no-tf32 --devices 3
 check "02, three devices: 01's losses" losses_near two one 1e-5
-check "03, one rank" like "$one" three fake 03_ddp_fork 0 -n 1 -b 24 --tf32 0
-check "03, two ranks" train three fake 03_ddp_fork 0 -n 2 -b 12 --tf32 0
+check "03, one rank" like "$one" three fake 03_ddp_fork 0 -n 1 -b 24 --no-tf32
+check "03, two ranks" train three fake 03_ddp_fork 0 -n 2 -b 12 --no-tf32
 check "03, two ranks: 01's weights" "$tree/tests/tool_compare_weights" three.st one.st 1e-4
 FAKE_DELAY=300 FAKE_ORDER=last \
-    check "07, one rank, delays" like "$one" seven fake 07_dist_eval 0 -b 24 --tf32 0 --amp off
+    check "07, one rank, delays" like "$one" seven fake 07_dist_eval 0 -b 24 --no-tf32 --amp off
 
 adamw=(-b 24 --optim adamw --lr 0.003)
 check "AdamW on the CPU" train cpu cpu 01_single_gpu 0 "${adamw[@]}"
-check "AdamW" train adamw fake 01_single_gpu 0 "${adamw[@]}" --tf32 0
+check "AdamW" train adamw fake 01_single_gpu 0 "${adamw[@]}" --no-tf32
 check "AdamW: the CPU's losses" losses_near adamw cpu 1e-4
 
 while read -r far words; do

@@ -36,7 +36,7 @@ while read -r type far options; do
     sed "s/^/$type: /" "$TMP/checked" | tail -1
     [[ $type != f32 ]] || check "$type: two ranks print the test results of one" diff 1.test 2.test
 done <<'END'
-f32  1e-6 --amp off --tf32 0
+f32  1e-6 --amp off --no-tf32
 bf16 0.02 --amp bf16
 sent 0.02 --amp bf16 --compress bf16
 fp16 0.02 --amp fp16 --loss-scale 1024 --clip-norm 1

@@ -21,14 +21,17 @@ gzip -k pages.txt
 expect 1 "hint: gunzip it first" "$one" -a gpt --data text:pages.txt.gz
 expect 1 "missing.txt: No such file" "$one" -a gpt --data text:missing.txt
 
-expect 0 "" "$one" -a gpt --print-config
-for line in "data = words" "optim = adamw" "lr = 0.005" "block = 16" "epochs = 8" "warmup-steps = 100"; do
-    check "-a gpt: $line" grep -qx "# $line" output
-done
-expect 0 "" "$one" -a gpt --data shakespeare --epochs 3 --print-config
-for line in "# optim = adamw" "# lr = 0.001" "# block = 64" "# layers = 4" "epochs = 3"; do
-    check "-a gpt --data shakespeare: $line" grep -qx -- "$line" output
-done
+# has WORDS OPTION=VALUE...: with these words, --help shows these values.
+has()
+{
+    local help option
+    help=$("$one" $1 --help all | tr -s ' \n' ' ')
+    for option in "${@:2}"; do
+        check "$1: $option" grep -qE -- "--${option%=*} [^[]*\[${option#*=}\]" <<<"$help"
+    done
+}
+has "-a gpt" data=words optim=adamw lr=0.005 block=16 epochs=8 warmup=100steps beta2=0.99
+has "-a gpt --data shakespeare --epochs 3" optim=adamw lr=0.001 wd=0.01 block=64 layers=4 epochs=3
 
 windows="674 + 74 windows of 16 bytes"
 for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do

@@ -6,7 +6,7 @@
 . "$SRC/tests/test.sh"
 seq 1000 4000 | tr '0-4' 'a-e' >text
 gpt=(-a gpt --data text:text --block 16 --layers 2 --heads 2 --width 32 --optim sgd --lr 0.05 --schedule constant
-    --warmup-steps 0 --seed 3 --epochs 1 --max-steps 12 -p 1 --threads 1)
+    --warmup 0 --seed 3 --epochs 1 --max-steps 12 -p 1 --threads 1)
 compare=$BUILD/../tests/tool_compare_weights
 
 drop=(--dropout 0.1)

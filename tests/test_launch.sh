@@ -26,7 +26,7 @@ for hidden in "-u CUDA_VISIBLE_DEVICES" "CUDA_VISIBLE_DEVICES="; do
     expect 2 "--nproc-per-node: 'gpu' is neither a number from 1 to 256, nor gpu on a machine where " \
         env $hidden PATH="$TMP/none:$PATH" "$launch" -n gpu -- true
 done
-expect 2 "did you mean --max-restarts" "$launch" --max_restart 3 -- true
+expect 2 "unknown option '--max_restart'" "$launch" --max_restart 3 -- true
 expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2 --max-restarts 3 -- ./nothing
 expect 2 "no-such-program cannot be started" "$launch" -- no-such-program
 expect 2 ". cannot be started: Permission denied" "$launch" -- .

@@ -12,9 +12,9 @@ gpt=(-a gpt --data text:numbers.txt --layers 1 --heads 2 --width 16 --block 16 -
 
 sgd() { "$BUILD/01_single_gpu/train" "${small[@]}" -a convnet --data synthetic --image-size 28 --train-samples 100 \
     --test-samples 64 -b 16 --lr 0.001 "$@"; }
-adamw() { "$BUILD/01_single_gpu/train" "${small[@]}" "${gpt[@]}" -b 16 --lr 0.01 --warmup-steps 2 "$@"; }
+adamw() { "$BUILD/01_single_gpu/train" "${small[@]}" "${gpt[@]}" -b 16 --lr 0.01 --warmup 2steps "$@"; }
 fp16() { "$BUILD/05-6/launch" --nproc-per-node 2 --max-restarts 0 -- "$BUILD/05-6/train" "${small[@]}" \
-    "${gpt[@]}" -b 4 --optim sgd --lr 0.2 --schedule constant --warmup-steps 0 --amp fp16 --growth-interval 1 \
+    "${gpt[@]}" -b 4 --optim sgd --lr 0.2 --schedule constant --warmup 0 --amp fp16 --growth-interval 1 \
     --virtual-ranks 4 "$@"; }
 
 continues()

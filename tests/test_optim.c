@@ -14,9 +14,9 @@ static const struct {
     double wanted[9];
 } schedules[] = {
     { { .schedule = "constant" }, 5, 49, false, 1, { 0.4 } },
-    { { .schedule = "step", .step_size = 2, .gamma = 0.5 }, 5, 10, false, 5,
+    { { .schedule = "step", .milestones = "2,4", .gamma = 0.5 }, 5, 10, false, 5,
       { 0.4, 0.4, 0.2, 0.2, 0.1 } },
-    { { .schedule = "multistep", .milestones = "1,3,4", .gamma = 0.1 }, 5, 10, false, 5,
+    { { .schedule = "step", .milestones = "1,3,4", .gamma = 0.1 }, 5, 10, false, 5,
       { 0.4, 0.04, 0.04, 0.004, 0.0004 } },
     // 0.2 (1 + cos(pi i / 8)), also within an epoch
     { { .schedule = "cosine" }, 4, 5, true, 9,
@@ -29,6 +29,7 @@ TEST(schedules_are_pytorchs)
     for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
         OptimConfig c = schedules[i].config;
         c.lr = 0.4;
+        c.warmup = "0";
         int every = schedules[i].every, step = schedules[i].between ? every : 1;
         for (int at = 0; at < schedules[i].count * every; at += step)
             EXPECT_NEAR(optim_lr(&c, 1, at, at, 10, schedules[i].epochs), schedules[i].wanted[at / every],
@@ -38,10 +39,10 @@ TEST(schedules_are_pytorchs)
 
 TEST(warm_up_rises_step_by_step)
 {
-    OptimConfig c = { .lr = 0.4, .schedule = "constant", .warmup_epochs = 1.5 };
+    OptimConfig c = { .lr = 0.4, .schedule = "constant", .warmup = "1.5" };
     for (int step = 0; step <= 15; step++)
         EXPECT_NEAR(optim_lr(&c, 1, 99, step, 10, 5), 0.4 * (step + 1) / 16, 1e-12);
-    c.warmup_steps = 15;        // of the steps taken, wherever the epochs are
+    c.warmup = "15steps";       // of the steps taken, wherever the epochs are
     for (int taken = 0; taken <= 15; taken++)
         EXPECT_NEAR(optim_lr(&c, 1, taken, 99, 10, 5), 0.4 * (taken + 1) / 16, 1e-12);
 }
@@ -49,7 +50,7 @@ TEST(warm_up_rises_step_by_step)
 // As in nanoGPT.
 TEST(cosine_to_a_least_rate)
 {
-    OptimConfig c = { .lr = 1e-3, .schedule = "cosine", .min_lr = 1e-4, .cosine_steps = 20 };
+    OptimConfig c = { .lr = 1e-3, .schedule = "cosine", .min_lr = 1e-4, .cosine_steps = 20, .warmup = "0" };
     static const struct {
         int step;
         double rate;
@@ -73,7 +74,6 @@ static OptimConfig parsed(const char *options)
     optim_options(&args, &c);
     optim_scale_options(&args, &c);
     args_parse(&args, argc, argv);
-    optim_default_warmup(&args, &c);
     return c;
 }
 
@@ -100,11 +100,12 @@ static const struct {
     { "--warmup 2.5", 3, 19, 8, 10, 0.03 },
     { "--warmup 2.5", 3, 20, 8, 10, 0.03 },
     { "--warmup 0", 3, 0, 8, 10, 0.03 },
+    { "--warmup 20steps", 3, 9, 8, 10, 0.02 },
     { "--schedule cosine", 4, 0, 10, 20, 0.0106 },
     { "--schedule cosine", 4, 100, 10, 20, 0.02 },
-    { "--schedule multistep --milestones 2,7", 4, 24, 10, 20, 0.0025 },
-    { "--schedule multistep --milestones 2,7", 4, 70, 10, 20, 0.0004 },
-    { "--schedule step --step-size 6", 4, 60, 10, 20, 0.004 },
+    { "--schedule step --milestones 2,7", 4, 24, 10, 20, 0.0025 },
+    { "--schedule step --milestones 2,7", 4, 70, 10, 20, 0.0004 },
+    { "--schedule step --milestones 6", 4, 60, 10, 20, 0.004 },
     { "--lr-scale sqrt", 4, 0, 10, 10, 0.0102 },
     { "--lr-scale sqrt", 4, 50, 10, 10, 0.02 },
 };

@@ -131,26 +131,6 @@ TEST(kinds)
            output_claim("/dev/null", OUTPUT_TIMELINE, &err), "%s", err.text);
 }
 
-TEST(names_of_one_file)
-{
-    static const struct {
-        const char *a, *b;
-        bool same;
-    } names[] = {
-        { "save", "./save", true },
-        { "save", "save.tmp", true },
-        { "save", "save.best.tmp", true },
-        { "save", "other", false },
-        { "m%r.jsonl", "m12.jsonl", true },
-        { "net0.best", "net%r", true },
-        { "m%r", "m", false },
-        { "m%r", "m0x", false },
-    };
-    EXPECT(chdir(test_path("")) == 0, "chdir");
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        EXPECT_EQ_INT(output_same(names[i].a, names[i].b), names[i].same);
-}
-
 // Rank 0 empties an old timeline while other ranks look at it.
 TEST(another_rank_begins_the_file)
 {

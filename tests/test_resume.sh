@@ -36,8 +36,8 @@ optim=adamw resumes convnet synthetic 3 10
 
 # The learning rate follows the epochs, not the steps.
 arch=lenet data=fashion-mnist
-train --save lr.st --epochs 2 --schedule multistep --milestones 2
-train --save lr.st --resume auto -b 50 --schedule multistep --milestones 2 --metrics lr.jsonl
+train --save lr.st --epochs 2 --schedule step --milestones 2
+train --save lr.st --resume auto -b 50 --schedule step --milestones 2 --metrics lr.jsonl
 check "the rate after a change of batch size" is "$(field lr.jsonl step lr | sort -u)" 0.001
 
 # A run resumes in the middle of an epoch only with the same training samples in the same order; after an epoch,

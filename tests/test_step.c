@@ -126,7 +126,7 @@ static void set_gradients(const Model *model, uint64_t seed, bool bad)
 TEST(adamw_run)
 {
     StFile file = file_open(reference_path("lenet.adamw.safetensors"));
-    OptimConfig config = { .name = "adamw", .betas = "0.9,0.95", .weight_decay = 0.1 };
+    OptimConfig config = { .name = "adamw", .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1 };
     Model *model = model_new(device, ops, &(ModelConfig){ "lenet", 1, 32, 32, 10, 1 });
     Optim *optim = optim_new(&config, model);
     Scalars *scalars = scalars_new(device);
@@ -159,7 +159,7 @@ TEST(adamw_run)
 // With gradients of 0, AdamW shrinks weights, even those that read only padding. All other parameters stay the same.
 TEST(adamw_decays_weights_only)
 {
-    OptimConfig config = { .name = "adamw", .betas = "0.9,0.999", .weight_decay = 0.25 };
+    OptimConfig config = { .name = "adamw", .beta1 = 0.9, .beta2 = 0.999, .weight_decay = 0.25 };
     Model *model = model_new(device, ops, &(ModelConfig){ "resnet18", 3, 32, 32, 10, 1 });
     Optim *optim = optim_new(&config, model);
     Scalars *scalars = scalars_new(device);

@@ -887,7 +887,7 @@ GPU_JOBS = {
 def gpu_command(b, arch, kind, *options):
     amp = kind in ("fp16", "bf16")
     return b.command("05_ddp_amp" if amp else "01_single_gpu", 0, "-a", arch, "-b", 256, "-j", b.args.workers,
-                     *(("--amp", kind) if amp else ("--tf32", int(kind == "tf32"))), *options)
+                     *(("--amp", kind) if amp else ("--tf32" if kind == "tf32" else "--no-tf32",)), *options)
 
 
 def gpu_job(b, name):

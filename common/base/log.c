@@ -57,10 +57,10 @@ void log_options(Args *args, LogConfig *config)
           .min = 1, .max = 1e9 },
         { "metrics", 0, ARG_STRING, &config->metrics, "FILE",
           "write losses and results as JSON lines (%r in FILE becomes the rank; without it only "
-          "rank 0 writes)", .local = true, .output = true },
+          "rank 0 writes)", .local = true },
         { "trace", 0, ARG_STRING, &config->trace, "FILE",
-          "write a timeline of the run for https://ui.perfetto.dev", .local = true,
-          .output = true }));
+          "write a timeline for https://ui.perfetto.dev",
+          .local = true, .first = true }));
 }
 
 // NULL: this rank writes no metrics. The caller frees the path.

@@ -76,40 +76,6 @@ static bool is_kind(const char *path, OutputKind kind)
     return n == 0 || (n > at && memcmp(bytes + at, kinds[kind].start, n - at) == 0);
 }
 
-// The absolute path, without the endings .best, .tmp and .lock.
-static bool name_of(const char *path, char name[PATH_MAX])
-{
-    char directory[PATH_MAX], *end;
-    const char *file = split(path, directory);
-    if (!realpath(directory, name))
-        return false;
-    size_t n = strlen(name);
-    if (snprintf(name + n, PATH_MAX - n, "/%s", file) >= (int)(PATH_MAX - n))
-        return false;
-    while ((end = strrchr(name, '.')) &&
-           (!strcmp(end, ".best") || !strcmp(end, ".tmp") || !strcmp(end, ".lock")))
-        *end = '\0';
-    return true;
-}
-
-// Is `other` the same as `name`, if "%r" in `name` is replaced with some rank's number?
-static bool stands_for(const char *name, const char *other)
-{
-    const char *rank = strstr(name, "%r");
-    size_t n = rank ? (size_t)(rank - name) : strlen(name);
-    if (!rank || strncmp(name, other, n) != 0)
-        return strcmp(name, other) == 0;
-    size_t digits = strspn(other + n, "0123456789");
-    return digits > 0 && strcmp(rank + strlen("%r"), other + n + digits) == 0;
-}
-
-bool output_same(const char *a, const char *b)
-{
-    char name_a[PATH_MAX], name_b[PATH_MAX];
-    return name_of(a, name_a) && name_of(b, name_b) &&
-           (stands_for(name_a, name_b) || stands_for(name_b, name_a));
-}
-
 bool output_claim(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;

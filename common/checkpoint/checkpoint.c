@@ -410,26 +410,9 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
 
 // --- options -------------------------------------------------------------------------------------
 
-void checkpoint_options(Args *args, CheckpointConfig *c)
+static void check_options(Args *args, void *config)
 {
-    args_add(args, ARGS_ROWS(
-        { "save", 0, ARG_STRING, &c->save, "FILE",
-          "save a checkpoint after each epoch, and the best one also as FILE.best",
-          .output = true },
-        { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
-          "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
-          .needs = "save" },
-        { "resume", 0, ARG_STRING, &c->resume, "FILE",
-          "resume from this checkpoint (auto: from the file of --save, if it exists)",
-          .local = true },
-        { "init", 0, ARG_STRING, &c->init, "FILE",
-          "begin with the weights in this file, ours or torchvision's", .local = true },
-        { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
-          "evaluate the weights of --resume or --init; do not train" }));
-}
-
-void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
-{
+    const CheckpointConfig *c = config;
     if (c->evaluate && !c->resume && !c->init)
         args_reject(args, "evaluate", "needs weights: --resume FILE or --init FILE");
     if (c->resume && c->init)
@@ -438,6 +421,24 @@ void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
         args_reject(args, "resume", "auto needs --save FILE, the file to resume from");
     if (c->evaluate && c->save && !(c->resume && strcmp(c->resume, "auto") == 0))
         args_reject(args, "save", "has no effect with --evaluate");
+}
+
+void checkpoint_options(Args *args, CheckpointConfig *c)
+{
+    args_add(args, ARGS_ROWS(
+        { "save", 0, ARG_STRING, &c->save, "FILE",
+          "save after each epoch; the best is FILE.best", .first = true },
+        { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
+          "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
+          .needs = "save" },
+        { "resume", 0, ARG_STRING, &c->resume, "FILE",
+          "resume from FILE (auto: from --save's, if it exists)",
+          .local = true, .first = true },
+        { "init", 0, ARG_STRING, &c->init, "FILE",
+          "begin with the weights in this file, ours or torchvision's", .local = true },
+        { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
+          "only evaluate the weights of --resume or --init", .first = true }));
+    args_check(args, check_options, c);
 }
 
 bool checkpoint_due(const CheckpointConfig *c, const TrainState *state)

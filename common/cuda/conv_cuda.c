@@ -180,7 +180,7 @@ static Type product_result(const Conv *conv, ConvPass pass)
     return pass == PASS_WEIGHTS || conv->spec.bias ? TYPE_F32 : conv->y.type;
 }
 
-// With --tf32 1, f32 products use TF32, but not in the last layer (f32_out).
+// With --tf32, f32 products use TF32, but not in the last layer (f32_out).
 static void make_products(Conv *conv, const ConvProblem *problem)
 {
     bool f32 = conv->spec.x.type == TYPE_F32;

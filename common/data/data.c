@@ -14,22 +14,32 @@ DataConfig data_defaults(void)
     return (DataConfig){ .data = "auto", .block = 64, .workers = 2, .augment = true };
 }
 
-#define TEXTS "words|shakespeare|text:"
 #define IMAGE_SETS "cifar10|cifar100|mnist|fashion-mnist"
+#define TEXTS "words|shakespeare"
+
+static void check_options(Args *args, void *config)
+{
+    const char *data = ((DataConfig *)config)->data;
+    bool text = args_is(args, "data", TEXTS) || strncmp(data, "text:", 5) == 0;
+    if (args_given(args, "block") && !text)
+        args_reject(args, "block", "has no effect without a text: --data " TEXTS "|text:FILE");
+    if (args_given(args, "image-size") && (text || args_is(args, "data", "auto|" IMAGE_SETS)))
+        args_reject(args, "image-size", "has no effect with --data %s", data);
+}
 
 void data_options(Args *args, DataConfig *config)
 {
     *config = data_defaults();
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto (fashion-mnist, else cifar10, else synthetic), cifar100, mnist; cifar10:DIR if it "
-          "is elsewhere; a text: words, shakespeare, text:FILE; or a folder of pictures",
-          .local = true },
+          "auto: fashion-mnist, else cifar10, else synthetic; cifar100, mnist, cifar10:DIR; a "
+          "text: words, shakespeare, text:FILE; a folder of pictures",
+          .local = true, .first = true },
         { "block", 0, ARG_INT, &config->block, "N", "text: bytes in each window",
-          .min = 2, .max = 4096, .needs = "data " TEXTS },
+          .min = 2, .max = 4096 },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
           "width and height of images (default: 32 if synthetic, 224 for picture files)",
-          .min = 28, .max = 1024, .needs = "data not auto|" IMAGE_SETS "|" TEXTS },
+          .min = 28, .max = 1024 },
         { "train-samples", 0, ARG_INT, &config->train_count, "N", "train with N samples (0: all)",
           .min = 0, .max = 1e8 },
         { "test-samples", 0, ARG_INT, &config->test_count, "N", "test with N samples (0: all)",
@@ -38,6 +48,7 @@ void data_options(Args *args, DataConfig *config)
           .min = 0, .max = 64, .local = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
           "randomly crop and flip training images (not digits, clothes); text: shift windows" }));
+    args_check(args, check_options, config);
 }
 
 // --- the sets, and where to look for them --------------------------------------------------------
@@ -200,8 +211,8 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
     if (set)
         return set_missing(set, err);
     if (data_file_missing(wanted))
-        return error_set(err, "choose auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE, or a folder of "
-                         "pictures", "--data %s: no such data set or folder", wanted);
+        return error_set(err, "choose auto|synthetic|" IMAGE_SETS "|" TEXTS "|text:FILE, or a "
+                         "folder of pictures", "--data %s: no such data set or folder", wanted);
     describe(data, config, seed, &folder, wanted);
     return pictures_open(data, config, err);
 }

@@ -9,7 +9,7 @@ void ops_options(Args *args, OpsConfig *config)
 {
     *config = (OpsConfig){ .tf32 = true };
     args_add(args, ARGS_ROWS(
-        { "tf32", 0, ARG_BOOL, &config->tf32, "0|1",
+        { "tf32", 0, ARG_FLAG, &config->tf32, NULL,
           "GPU: round the inputs of f32 products to TF32, except in the last layer" },
         { "deterministic", 0, ARG_FLAG, &config->deterministic, NULL,
           "GPU: make runs bit-identical, but slower (CPU: always bit-identical)" }));

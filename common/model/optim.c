@@ -1,7 +1,9 @@
+// optim.c - the optimizer: its options, the learning rate of each step, its state.
 #include "optim.h"
 #include "check.h"
 #include "trace.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,54 +11,85 @@
 OptimConfig optim_defaults(void)
 {
     return (OptimConfig){ .name = "sgd", .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4,
-                          .nesterov = true, .betas = "0.9,0.999", .schedule = "constant",
-                          .step_size = 30, .milestones = "60,120,160", .gamma = 0.1,
+                          .nesterov = true, .beta1 = 0.9, .beta2 = 0.999, .schedule = "constant",
+                          .milestones = "30,60,80", .gamma = 0.1, .warmup = "0",
                           .lr_scale = "none" };
+}
+
+// How many of the milestones ("30,60,80") are over. -1: the text is no such list.
+static int milestones_passed(const char *list, int64_t epoch)
+{
+    int passed = 0, length;
+    for (int at; sscanf(list, "%d%n", &at, &length) == 1; list += length + (list[length] == ','))
+        passed += epoch >= at;
+    return *list ? -1 : passed;
+}
+
+// "0.5": epochs; "100steps": steps. False if the text is neither.
+static bool read_warmup(const char *text, double *length, bool *in_steps)
+{
+    char *end;
+    *length = strtod(text, &end);
+    *in_steps = strcmp(end, "steps") == 0;
+    return isdigit((unsigned char)*text) && *length <= 1e9 && (!*end || *in_steps);
+}
+
+static bool scales(const OptimConfig *c, const char *how)
+{
+    return c->lr_scale && strcmp(c->lr_scale, how) == 0;
+}
+
+static void check_options(Args *args, void *config)
+{
+    const OptimConfig *c = config;
+    double length;
+    bool in_steps;
+    if (args_is(args, "optim", "adamw")) {
+        args_default(args, "lr", "0.001");      // as in PyTorch
+        args_default(args, "wd", "0.01");
+    }
+    if (scales(c, "linear") || scales(c, "sqrt"))
+        args_default(args, "warmup", "5");
+    if (milestones_passed(c->milestones, 0) < 0)
+        args_reject(args, "milestones", "'%.100s' is not a list of epochs, such as 30,60,80",
+                    c->milestones);
+    if (!read_warmup(c->warmup, &length, &in_steps))
+        args_reject(args, "warmup", "'%.100s' is neither epochs, such as 0.5, nor steps, such as "
+                    "100steps", c->warmup);
 }
 
 void optim_options(Args *args, OptimConfig *c)
 {
     *c = optim_defaults();
-    args_preset(args, "optim", "adamw", "lr = 0.001\nwd = 0.01");     // as in PyTorch
     args_add(args, ARGS_ROWS(
         { "optim", 0, ARG_CHOICE, &c->name, "sgd|adamw", "the optimizer" },
-        { "lr", 0, ARG_DOUBLE, &c->lr, "RATE", "learning rate", .min = 0, .max = 1e3 },
-        { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "momentum of SGD", .min = 0, .max = 1,
-          .needs = "optim sgd" },
-        { "betas", 0, ARG_PAIR, &c->betas, "B1,B2",
-          "AdamW: decay rates of the means of the gradient and of its square", .min = 0,
-          .max = 0.999999, .needs = "optim adamw" },
-        { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W",
-          "weight decay (AdamW: only for matrices and convolutions)", .min = 0, .max = 1e3 },
-        { "label-smoothing", 0, ARG_DOUBLE, &c->label_smoothing, "S",
-          "fraction of each training label spread over all classes (0: none)", .min = 0, .max = 1 },
+        { "lr", 0, ARG_DOUBLE, &c->lr, "RATE", "learning rate", .max = 1e3, .first = true },
+        { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "momentum of SGD", .max = 1,
+          .needs = "optim=sgd" },
         { "nesterov", 0, ARG_FLAG, &c->nesterov, NULL, "use Nesterov's momentum",
           .needs = "momentum" },
-        { "schedule", 0, ARG_CHOICE, &c->schedule, "constant|step|multistep|cosine",
+        { "beta1", 0, ARG_DOUBLE, &c->beta1, "B", "AdamW: how much of the mean gradient a step "
+          "keeps", .max = 0.999999, .needs = "optim=adamw" },
+        { "beta2", 0, ARG_DOUBLE, &c->beta2, "B", "AdamW: the same, for its mean square",
+          .max = 0.999999, .needs = "optim=adamw" },
+        { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W",
+          "weight decay (AdamW: only for matrices and convolutions)", .max = 1e3 },
+        { "label-smoothing", 0, ARG_DOUBLE, &c->label_smoothing, "S",
+          "fraction of each training label spread over all classes (0: none)", .max = 1 },
+        { "schedule", 0, ARG_CHOICE, &c->schedule, "constant|step|cosine",
           "how the learning rate falls during the run" },
-        { "step-size", 0, ARG_INT, &c->step_size, "EPOCHS", "step: epochs between decays", .min = 1,
-          .max = 1e6, .needs = "schedule step" },
-        { "milestones", 0, ARG_LIST, &c->milestones, "E,E,..", "multistep: decay at these epochs",
-          .min = 1, .max = 1e6, .needs = "schedule multistep" },
-        { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step, multistep: decay factor", .min = 0,
-          .max = 1, .needs = "schedule step|multistep" },
-        { "min-lr", 0, ARG_DOUBLE, &c->min_lr, "RATE", "cosine: the final rate", .min = 0,
-          .max = 1e3, .needs = "schedule cosine" },
+        { "milestones", 0, ARG_STRING, &c->milestones, "E,E,..",
+          "step: multiply the rate by --gamma at these epochs", .needs = "schedule=step" },
+        { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step: factor of each decay", .max = 1,
+          .needs = "schedule=step" },
+        { "min-lr", 0, ARG_DOUBLE, &c->min_lr, "RATE", "cosine: the final rate", .max = 1e3,
+          .needs = "schedule=cosine" },
         { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N",
-          "cosine: steps until --min-lr (0: the whole run)", .min = 0, .max = 1e9,
-          .needs = "schedule cosine" },
-        { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS",
-          "epochs in which the learning rate first rises linearly", .min = 0, .max = 1e6 },
-        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N",
-          "steps of warm-up, in place of --warmup", .min = 0, .max = 1e9 }));
-}
-
-static int milestones_passed(const char *list, int64_t epoch)
-{
-    int passed = 0;
-    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
-        passed += epoch >= atoll(at);
-    return passed;
+          "cosine: steps until --min-lr (0: the whole run)", .max = 1e9,
+          .needs = "schedule=cosine" },
+        { "warmup", 0, ARG_STRING, &c->warmup, "N|Nsteps",
+          "epochs, or steps, in which the rate first rises linearly" }));
+    args_check(args, check_options, c);
 }
 
 void optim_scale_options(Args *args, OptimConfig *c)
@@ -67,18 +100,6 @@ void optim_scale_options(Args *args, OptimConfig *c)
           "after a warm-up (default: 5 epochs)" }));
 }
 
-static bool scales(const OptimConfig *c, const char *how)
-{
-    return c->lr_scale && strcmp(c->lr_scale, how) == 0;
-}
-
-void optim_default_warmup(const Args *args, OptimConfig *c)
-{
-    bool scaled = scales(c, "linear") || scales(c, "sqrt");
-    if (scaled && !args_given(args, "warmup") && !c->warmup_steps)
-        c->warmup_epochs = 5;
-}
-
 // The factor of a step: with many ranks the whole factor is too large at first. So in the warm-up
 // it rises batch by batch from about 1 to the whole, as in Horovod's ImageNet example.
 static double warm_up(double whole, double warmed, double warm)
@@ -86,23 +107,21 @@ static double warm_up(double whole, double warmed, double warm)
     return warmed >= warm ? whole : 1 + fmin(1, (warmed + 1) / warm) * (whole - 1);
 }
 
-// The step and multistep schedules change the rate between epochs, like torch's StepLR and
-// MultiStepLR. Cosine and the warm-up change the rate at every step. --warmup-steps and
-// --cosine-steps count the steps that were taken: a resumed run may have had another global batch.
+// The step schedule changes the rate between epochs, like torch's StepLR and MultiStepLR. Cosine
+// and the warm-up change the rate at every step. A warm-up in steps and --cosine-steps count the
+// steps that were taken: a resumed run may have had another global batch.
 double optim_lr(const OptimConfig *c, int ranks, int64_t taken, int64_t step,
                 int64_t steps_per_epoch, int64_t epochs)
 {
-    int64_t epoch = step / steps_per_epoch;
-    bool by_steps = c->warmup_steps > 0;
-    double warm = by_steps ? c->warmup_steps : c->warmup_epochs * (double)steps_per_epoch;
-    double warmed = (double)(by_steps ? taken : step);
+    bool in_steps;
+    double warm, lr = c->lr, least = fmin(c->min_lr, lr);
+    read_warmup(c->warmup, &warm, &in_steps);
+    warm *= in_steps ? 1 : (double)steps_per_epoch;
+    double warmed = (double)(in_steps ? taken : step);
     double progress = c->cosine_steps > 0 ? taken / (double)c->cosine_steps
                                           : step / ((double)steps_per_epoch * (double)epochs);
-    double lr = c->lr, least = fmin(c->min_lr, lr);
     if (strcmp(c->schedule, "step") == 0)
-        lr *= pow(c->gamma, (double)(epoch / c->step_size));
-    else if (strcmp(c->schedule, "multistep") == 0)
-        lr *= pow(c->gamma, milestones_passed(c->milestones, epoch));
+        lr *= pow(c->gamma, milestones_passed(c->milestones, step / steps_per_epoch));
     else if (strcmp(c->schedule, "cosine") == 0)
         lr = least + (lr - least) * 0.5 * (1 + cos(M_PI * fmin(1, progress)));
     if (scales(c, "linear"))
@@ -146,7 +165,6 @@ Optim *optim_new(const OptimConfig *config, Model *model)
     for (int i = 0; i < OPTIM_ARENAS && names[adamw][i]; i++)
         optim->arenas[optim->arena_count++] = (OptimArena){
             names[adamw][i], optim->values + (size_t)i * model->param_count };
-    sscanf(config->betas, "%lf,%lf", &optim->betas[0], &optim->betas[1]);
     optim->decays = adamw ? decays_new(model) : NULL;
     return optim;
 }
@@ -170,7 +188,7 @@ StepSettings optim_settings(const Optim *optim, double lr, int64_t global_step)
     const OptimConfig *c = optim->config;
     return (StepSettings){ .lr = lr, .momentum = c->momentum,
                            .weight_decay = c->weight_decay, .nesterov = c->nesterov,
-                           .betas = { optim->betas[0], optim->betas[1] },
+                           .betas = { c->beta1, c->beta2 },
                            .step = global_step + 1, .smoothing = c->label_smoothing };
 }
 

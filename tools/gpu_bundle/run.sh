@@ -246,8 +246,8 @@ twice()
     step_command "$here/build/cuda/$1" 1 "${small[@]}" "${@:2}"
     same_twice "$*"
 }
-check_twice_f32() { twice 01_single_gpu --tf32 0; }
-check_twice_tf32() { twice 01_single_gpu --tf32 1; }
+check_twice_f32() { twice 01_single_gpu --no-tf32; }
+check_twice_tf32() { twice 01_single_gpu --tf32; }
 check_twice_fp16() { twice 05_ddp_amp --amp fp16; }
 check_twice_bf16() { twice 05_ddp_amp --amp bf16; }
 
@@ -270,8 +270,8 @@ recorded()
     step_command "$here/build/cuda/07_dist_eval" 1 "${small[@]}" --epochs 2 --train-samples 250 "$@"
     same_twice "recorded $*" --slow-network 1e6
 }
-check_recorded_f32() { recorded --amp off --tf32 0; }
-check_recorded_tf32() { recorded --amp off --tf32 1; }
+check_recorded_f32() { recorded --amp off --no-tf32; }
+check_recorded_tf32() { recorded --amp off --tf32; }
 check_recorded_fp16() { recorded --amp fp16 --accumulate 2; }
 
 # Learns the text of this script: the bundle has no data set.
@@ -291,7 +291,7 @@ ranks_alike()
     local backend=$1 ranks=$2 step=$3
     shift 3
     . "$here/tests/ranks.sh"
-    lenet+=(--deterministic --tf32 0)   # whether an engine uses TF32 depends on the batch
+    lenet+=(--deterministic --no-tf32)   # whether an engine uses TF32 depends on the batch
     one || { cat one.out; return 1; }
     # shellcheck disable=SC2317  # same_as_one calls it
     ranks_train() { shift 2; step_command "$here/build/$backend/$step" "$ranks" "$@"; "${command[@]}"; }
@@ -325,7 +325,7 @@ check_nccl_2_sync_bn() { two_gpus; ranks_twice cuda 2 07_dist_eval --amp off --s
 # are a GPU's; the mock may need DDP_LIMITS times as long on a busy machine.
 
 shared=("connects 30" "2_ranks 40" "4_ranks 40" "recorded 20" "fp16 25" "sync_bn 25" "mpirun 15" "killed 25" "speed 20")
-few=(--data synthetic --train-samples 120 --test-samples 32 -b 12 -j 1 --epochs 2 -p 5 --deterministic --tf32 0)
+few=(--data synthetic --train-samples 120 --test-samples 32 -b 12 -j 1 --epochs 2 -p 5 --deterministic --no-tf32)
 
 # How NCCL connects the ranks: P2P if it knows that they share a GPU, sockets if it takes them for two machines.
 check_shared_connects()
@@ -430,7 +430,7 @@ profile()
 check_kernels_of_a_step()
 {
     local job words steps kernels
-    for job in "01_single_gpu --tf32 1" "05_ddp_amp --amp fp16"; do
+    for job in "01_single_gpu --tf32" "05_ddp_amp --amp fp16"; do
         read -ra words <<<"$job"
         kernels=()
         for steps in 5 6; do

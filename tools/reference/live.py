@@ -193,7 +193,7 @@ def compare_adamw(place, lr=1e-3, rows=32, count=20):
     save_file(model.state_dict(), start)
     done = place.run(place.train, "--arch", "lenet", "--data", place.set, "--init", start, "--no-augment", "--seed", 1,
                      "-b", rows, "--max-steps", count, "-p", 1, "--metrics", metrics, "--save", after,
-                     "--optim", "adamw", "--betas", ",".join(map(str, ref.ADAMW_BETAS)),
+                     "--optim", "adamw", "--beta1", ref.ADAMW_BETAS[0], "--beta2", ref.ADAMW_BETAS[1],
                      "--wd", ref.ADAMW_WEIGHT_DECAY, "--lr", lr)
     optimizer, order = ref.make_adamw(model, lr), ref.epoch_order(len(images), 1, 0).numpy()
     losses = [ref.train_step(model, optimizer, *batch_of(place, images, labels, 32, ids))
