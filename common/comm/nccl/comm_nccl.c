@@ -1,5 +1,5 @@
-// comm_nccl.c - comm_run on NCCL, which enqueues a call on the stream. So a CUDA graph can record it.
-// Only making and freeing a communicator wait for the device.
+// comm_nccl.c - comm_run on NCCL, which enqueues a call on the stream. So a CUDA graph can record
+// it. Only making and freeing a communicator wait for the device.
 #include "check.h"
 #include "comm/backend.h"
 #include "cuda/cuda_internal.h"
