@@ -315,7 +315,7 @@ is_whole() { [ ! -e net ] || { ln -f net looked && "$compare" looked looked 0 >c
 look_round()
 {
     is_whole || give_up "the checkpoint is whole: $(cat compared)"
-    await 1000 no_orphans || give_up "these ranks have a launcher: $(orphans)"
+    await 3000 no_orphans || give_up "these ranks have a launcher: $(orphans)"
     stamped=$(stamp)
     draw 3
     if [ $drawn = 0 ]; then
