@@ -451,15 +451,6 @@ TEST(a_death_is_named_before_all_have_joined)
 
 // --- addresses and connections ---------------------------------------------------------------------------------------
 
-static Error err;
-
-static void expect_error(const char *text, const char *hint)
-{
-    EXPECT(strstr(err.text, text) && strstr(err.hint, hint), "'%s' '%s', wanted '%s' '%s'", err.text, err.hint,
-           text, hint);
-    err = (Error){ .text = "" };
-}
-
 static void bind_again(const void *place)
 {
     TcpPlace copy = *(const TcpPlace *)place;
@@ -468,36 +459,25 @@ static void bind_again(const void *place)
 
 TEST(addresses_and_connections)
 {
+    Error err;
     TcpAddress own;
     EXPECT(tcp_own_address("lo", own, &err) && tcp_is_loopback(own), "lo");
-    if (tcp_own_address(NULL, own, &err)) {
-        TcpPlace place = tcp_resolve(own, 0);
-        close(tcp_bind(&place));
-        EXPECT(place.port > 0 && !tcp_is_loopback(own), "%s: %d", own, place.port);
-    }
     EXPECT(!tcp_own_address("nowhere", own, &err), "nowhere");
-    expect_error("no interface nowhere is up", "ip -brief address");
+    EXPECT_HAS(err.text, "no interface nowhere is up");
     TcpPlace place = tcp_resolve("127.0.0.1", 0);
     int listener = tcp_bind(&place);
-    listen(listener, 8);
+    listen(listener, 0);                            // a queue of one, and no accept
     EXPECT(fcntl(listener, F_GETFD) & FD_CLOEXEC, "exec would keep the listener open");
     EXPECT_EQ_INT(test_child(bind_again, &place), EXIT_FAILED);
     EXPECT_HAS(test_said, "of 127.0.0.1: Address already in use");
     EXPECT_HAS(test_said, "choose a different --master-port");
-    TcpPlace other = tcp_resolve("127.0.0.2", place.port);  // the port is free on every other address
-    close(tcp_bind(&other));
-    int client = tcp_connect(&place, 10, &err), server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    EXPECT(client >= 0 && server >= 0, "%s", err.text);
-    close(client);
-    close(server);
-    listen(listener, 0);                            // a queue of one, and no accept
-    client = tcp_connect(&place, 1, &err);
+    int client = tcp_connect(&place, 1, &err);
     EXPECT_EQ_INT(tcp_connect(&place, 0.3, &err), -1);
-    expect_error("Connection timed out", "");
+    EXPECT_HAS(err.text, "Connection timed out");
     close(client);
     close(listener);
     EXPECT_EQ_INT(tcp_connect(&place, 0.3, &err), -1);
-    expect_error("Connection refused", "");
+    EXPECT_HAS(err.text, "Connection refused");
 }
 
 // --- running the tests -----------------------------------------------------------------------------------------------
