@@ -163,37 +163,6 @@ static int every_collective(void *arg, const World *world)
     return rank_close(&r);
 }
 
-static uint64_t hash_of(const void *memory, size_t bytes)
-{
-    uint64_t hash = 14695981039346656037u;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ ((const unsigned char *)memory)[i]) * 1099511628211u;
-    return hash;
-}
-
-// Rounded sums depend on the order of addition. So this order must be the same on all ranks and in all calls.
-static int same_bits(void *arg, const World *world)
-{
-    enum { COUNT = 300007 };
-    const CommType inexact[] = { COMM_F32, COMM_BF16, COMM_F16 };
-    uint64_t hashes[RANKS_MAX], first = 0;
-    Rank r;
-    rank_open(&r, world, COUNT);
-    for (int turn = 0; turn < 6; turn++) {
-        CommType type = inexact[turn / 2];
-        for (size_t i = 0; i < COUNT; i++)
-            set(r.mine, type, i, (i % 5 ? 1 : -1) / (1.0 + (double)(i % 1013) + world->rank * 7));
-        comm_all_reduce(r.comm, r.stream, r.mine, COUNT, type);
-        uint64_t mine = hash_of(r.mine, COUNT * comm_width(type));
-        comm_all_gather(r.comm, r.stream, &mine, hashes, 1, COMM_I64);
-        for (int i = 0; i < world->size; i++)
-            EXPECT(hashes[i] == hashes[0], "type %d: rank %d differs from rank 0", type, i);
-        first = turn % 2 == 0 ? mine : first;
-        EXPECT(mine == first, "type %d: the sum differs the second time", type);
-    }
-    return rank_close(&r);
-}
-
 // Adds each 16-bit number to some others, and f16's special numbers to each other.
 enum { PAIRS = (1 << 18) + 3, SPECIAL = 16 };
 
@@ -286,7 +255,6 @@ TEST(every_number_of_ranks)
 {
     for (int size = 1; size <= 4; size++) {
         EXPECT_EQ_INT(ranks_run(size, every_collective, &(size_t){ size == 2 ? 1000000 : 20001 }), 0);
-        EXPECT_EQ_INT(ranks_run(size, same_bits, NULL), 0);
         EXPECT_EQ_INT(ranks_run(size, beside_each_other, NULL), 0);
     }
 }
