@@ -7,7 +7,6 @@
 #include "trace.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }

@@ -10,8 +10,6 @@
 #include <nccl.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 const char *const comm_backend = "nccl";
 
