@@ -157,7 +157,7 @@ TEST(idx_damage_is_named)
         { true, false, 7, 0, 1, "1 labels for the 2 images of " },
         { true, false, 9, 0, 10, "image 1 has label 10" },
         { true, false, 0, 1, 0, "the file is too short" },
-        { false, true, 0, 9, 0x1f, "reading failed" },
+        { false, true, 0, 3, 0x1f, "reading failed" },          // a part of the checksum is missing
         { false, true, -5, 0, 8, "incorrect data check" },      // the checksum
     };
     static uint8_t bytes[2][IMAGES_MAX];
