@@ -6,7 +6,6 @@
 #include <jpeglib.h>
 #include <math.h>
 #include <png.h>
-#include <zlib.h>
 
 #define CORPUS DDP_SOURCE_DIR "/tests/fuzz/corpus/picture"
 
@@ -256,46 +255,19 @@ static void jpeg_set_size(uint8_t *bytes, int marker, int width, int height)
     at[8] = (uint8_t)width;
 }
 
-static void png_set_size(uint8_t *bytes, uint32_t width, uint32_t height)
-{
-    for (int i = 0; i < 4; i++) {
-        bytes[16 + i] = (uint8_t)(width >> (24 - 8 * i));
-        bytes[20 + i] = (uint8_t)(height >> (24 - 8 * i));
-    }
-    uint32_t crc = (uint32_t)crc32(0, bytes + 12, 17);
-    for (int i = 0; i < 4; i++)
-        bytes[29 + i] = (uint8_t)(crc >> (24 - 8 * i));
-}
-
+// Other damage: tests/fuzz/fuzz_picture.c.
 TEST(bad_files_are_refused)
 {
     uint8_t *bytes;
     refused("empty.jpg", (const uint8_t *)"", 0, "the file is empty");
     refused("text.jpg", (const uint8_t *)"a text, not a picture", 21, "neither a JPEG nor a PNG");
-    static const char *const cut[] = { "420", "progressive", "cmyk", "png_rgb16" };
-    for (int i = 0; i < 4; i++) {
-        size_t size = corpus_read(cut[i], &bytes);
-        for (size_t n = 1; n < size - 24; n += 11)
-            refused("cut.jpg", bytes, n, "");
-        free(bytes);
-    }
-
-    size_t size = corpus_read("420", &bytes);
+    size_t size = corpus_read("png_rgb16", &bytes);
+    refused("half.png", bytes, size / 2, "PNG: ");
+    free(bytes);
+    size = corpus_read("420", &bytes);
+    refused("half.jpg", bytes, size / 2, "JPEG: ");
     jpeg_set_size(bytes, 0xC0, 50000, 50000);
     refused("huge.jpg", bytes, size, "50000 x 50000 pixels: too many");
-    jpeg_set_size(bytes, 0xC0, 0, 50000);
-    refused("none.jpg", bytes, size, "JPEG: ");
-    free(bytes);
-
-    size = corpus_read("png_rgb", &bytes);
-    png_set_size(bytes, 50000, 50000);
-    refused("huge.png", bytes, size, "50000 x 50000 pixels: too many");
-    png_set_size(bytes, 100000, 1);
-    refused("long.png", bytes, size, "100000 x 1 pixels: too many");
-    png_set_size(bytes, 0xFFFFFFFF, 1);
-    refused("negative.png", bytes, size, "PNG: ");
-    bytes[16] ^= 1;
-    refused("crc.png", bytes, size, "CRC");
     free(bytes);
 
     size_t last = 0;                // a progressive JPEG whose last scan is repeated 5,000 times
