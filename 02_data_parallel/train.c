@@ -413,10 +413,10 @@ static void close_job(Job *job)
 
 static int run(Job *job)
 {
+    trace_open(job->config->log.trace);
     launcher_check(1);      // mpirun and the like would start several independent runs
     choose_files(job);
     interrupt_install(true);
-    trace_open(job->config->log.trace);
     open_data(job);
     open_model(job);
     open_loaders(job);

@@ -14,7 +14,6 @@
 #include "launcher.h"
 #include "store.h"
 #include "supervise.h"
-#include "trace.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -54,7 +53,6 @@ static void become_rank(int rank, StoreConfig *store, pid_t parent, World *world
     store_join(store, world);               // returns when all ranks are there
     world->rank = world->local_rank = rank;
     world->size = world->local_size = world->sharers = store->size;
-    trace_among(rank, world->run);
 }
 
 // --- in the parent -------------------------------------------------------------------------------

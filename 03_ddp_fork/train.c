@@ -455,10 +455,10 @@ static void close_job(Job *job)
 
 static int run(Job *job)
 {
+    trace_open(job->config->log.trace);
     spawn(&job->config->spawn, &job->world);     // returns in each rank; the parent waits
     choose_files(job);
     interrupt_install(true);
-    trace_open(job->config->log.trace);
     open_data(job);
     open_model(job);
     connect_ranks(job);

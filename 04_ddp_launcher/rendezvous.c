@@ -13,7 +13,6 @@
 #include "machine.h"
 #include "openmpi.h"
 #include "store.h"
-#include "trace.h"
 
 #include <ctype.h>
 #include <signal.h>
@@ -195,7 +194,6 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     store.rank = world->rank;
     store.size = world->size;
     store_join(&store, world);
-    trace_among(world->rank, world->size > 1 ? world->run : NULL);
     int cores = agree_neighbours(world), all = machine_parent_cores();
     if (strcmp(source, "Open MPI") == 0 && world->rank == 0 && cores < all)
         WARN("mpirun --bind-to none allows all", "this machine's ranks may use only %d of %d cores",

@@ -21,7 +21,6 @@
 // thread counts (or GPUs with --deterministic) give the same printed result.
 #include "eval.h"
 #include "check.h"
-#include "output.h"
 
 #include <stdlib.h>
 
@@ -200,14 +199,10 @@ void eval_print(Eval *eval, Log *log)
 
 Eval *eval_new(const EvalConfig *config, Comm *comm, Model *model, const Data *data)
 {
-    Error error;
-    const char *file = config->result.predictions;
     Eval *eval = xcalloc(1, sizeof *eval);
     *eval = (Eval){ .config = *config, .test = &data->test, .model = model,
                     .device = model->device, .comm = comm };
-    if (comm_rank(comm) == 0 && file && !output_lock(file, OUTPUT_TABLE, &error))
-        FAIL_ERROR(&error);
-    result_init(&eval->result, data, config->show_naive || file);
+    result_init(&eval->result, data, config->show_naive || config->result.predictions);
     size_t most = (size_t)share_of(eval, 0) * (size_t)labels_of(eval);
     eval->verdicts = device_alloc(eval->device, most * sizeof *eval->verdicts);
     eval->stats = device_alloc(eval->device, sizeof *eval->stats);

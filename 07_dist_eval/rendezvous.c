@@ -15,7 +15,6 @@
 #include "rendezvous_file.h"
 #include "slurm.h"
 #include "store.h"
-#include "trace.h"
 
 #include <ctype.h>
 #include <signal.h>
@@ -216,7 +215,6 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     store.size = world->size;
     store_join(&store, world);
     rendezvous_file_remove();
-    trace_among(world->rank, world->size > 1 ? world->run : NULL);
     int cores = agree_neighbours(world), all = machine_parent_cores();
     if (strcmp(source, "Open MPI") == 0 && world->rank == 0 && cores < all)
         WARN("mpirun --bind-to none allows all", "this machine's ranks may use only %d of %d cores",

@@ -500,10 +500,10 @@ static void close_job(Job *job)
 
 static int run(Job *job)
 {
+    trace_open(job->config->log.trace);
     rendezvous(&job->config->rendezvous, job->args, &job->world);
     choose_files(job);
     interrupt_install(true);
-    trace_open(job->config->log.trace);
     open_data(job);
     agree_same(&job->world, "data", job->data.fingerprint);
     open_model(job);

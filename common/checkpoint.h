@@ -56,6 +56,6 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
 bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          const TrainState *run, int64_t steps_per_epoch, Error *err);
 
-// Claims the files of --save for this run (output_lock). Warns if this run, which resumes from
+// Claims the files of --save for this run (output_claim). Warns if this run, which resumes from
 // `from` (or NULL), will replace other checkpoints.
 bool checkpoint_claim(const char *save, const char *from, Error *err);

@@ -64,9 +64,8 @@ typedef struct Ops Ops;
 Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommConfig *config);
 
 // Opens this rank's device: GPU number (local rank modulo visible GPUs), or on a CPU its share of
-// the cores (`threads`: device_share's `asked`). All ranks call it. With GPUs, each rank moves to
-// the cores next to its GPU if it may (machine_stay_near), and rank 0 prints a line for each rank,
-// and one if ranks share a GPU. Sets world->gpu_place and gpus_shared, which comm_new needs.
+// the cores (`threads`: device_share's `asked`). All ranks call it. Rank 0 prints a line if
+// ranks share a GPU. Sets world->gpu_place and gpus_shared, which comm_new needs.
 Device *comm_open_device(World *world, int threads);
 
 // GPUs that the cuda backend may use; 0 with the cpu backend. Fails if the cuda backend finds none.

@@ -20,8 +20,6 @@ extern const char *const device_backend;
 int device_count(void);
 // "GPU-5c1d2e...": identifies this GPU in all processes, whatever its index there; CPU: "".
 const char *device_uuid(int index);
-// "0000:3b:00.0": where this GPU is on the machine's PCI bus; CPU: "".
-const char *device_bus(int index);
 
 // CPU: the vector instructions that this process uses ("avx2"); DNNL_MAX_CPU_ISA limits them. Ranks
 // that use different ones would compute different bits. CUDA: "".

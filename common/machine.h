@@ -18,13 +18,6 @@ int machine_parent_cores(void);     // that the parent process may use; 0: not k
 // GPUs that any program may use, by CUDA_VISIBLE_DEVICES or nvidia-smi: starting CUDA takes longer.
 int machine_gpus_listed(void);
 
-// Keeps this thread, and those that it starts later, on the cores next to a PCI device
-// ("0000:3b:00.0"), as far as it may use them. Changes nothing if it may use none of them, or if
-// the kernel does not list them. root: "/sys".
-void machine_stay_near(const char *root, const char *device);
-// The cores that this thread may use, as text: "24-31,88-95", or "not known".
-const char *machine_cores(void);
-
 // How this program was built, in two lines: the kind of processor; the revision, the compiler and
 // DDP_MARCH (if native, also the CPU on which it was built).
 const char *machine_program(void);

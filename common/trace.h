@@ -3,18 +3,15 @@
 // bracket, and none is written. So the file can be read even if the run was killed.
 #pragma once
 
-// Call it at most once. path NULL: nothing is written.
+// Empties the file; each process opens it again at its first span, and is in it as process
+// own_rank(). So all ranks may call this for one file, if they do it before they meet. path NULL:
+// nothing is written.
 void trace_open(const char *path);
-// For one of several ranks: call it before trace_open. The file shows this process as process
-// `rank`. run: a name of this run, of at most 63 letters and digits, if the ranks of a machine
-// share one file; else NULL. If trace_open finds a different run's timeline, it empties the file,
-// or fails if that run still writes.
-void trace_among(int rank, const char *run);
 void trace_close(void);
 
 // A span on the calling thread's track, called "main" unless trace_thread named it. In a thread
 // begin and end must pair up; they may nest. Names must not contain quotes or backslashes.
-void trace_thread(const char *name);    // at most once in each thread, before its spans
+void trace_thread(const char *name);    // before the thread's spans
 // The name must stay valid until the span's end.
 void trace_begin(const char *name);
 void trace_end(void);

@@ -13,7 +13,6 @@ typedef struct World {
     int gpu_place;              // among the ranks that share its GPU; 0: the first, or the only one
     bool gpus_shared;           // do any ranks share a GPU?
     const char *address;        // of this machine, as the other ranks reach it; "": no others
-    const char *run;            // the run's unique name, the same on all its ranks
     Store *store;
 } World;
 

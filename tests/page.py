@@ -239,8 +239,7 @@ def play(events):
 
 def orders():
     """After a death, the two events of a restart come in either order; the run dies once or twice."""
-    def run(name):
-        return {"ph": "M", "pid": 0, "tid": 0, "name": "run", "args": {"name": name}}
+    run = {"ph": "M", "pid": 0, "tid": 0, "name": "process_name", "args": {"name": "rank 0"}}
 
     def ranks(ts, *of):
         return {"event": "ranks", "ts": ts, "ranks": of}
@@ -249,12 +248,12 @@ def orders():
         return [{"ph": "X", "pid": rank, "tid": 1, "ts": ts + i * 1e4, "dur": 9e3, "name": "forward"}
                 for i in range(5) for rank in range(2)]
 
-    begin = [ranks(1, [1, "R"], [2, "R"]), run("A"), *steps(1e6), ranks(2e6, [1, "X"], [2, "K"])]
+    begin = [ranks(1, [1, "R"], [2, "R"]), run, *steps(1e6), ranks(2e6, [1, "X"], [2, "K"])]
     fresh, again = ranks(3e6, [3, "R"], [4, "R"]), ranks(6e6, [5, "R"], [6, "R"])
     for what, events, wanted in (
-            ("ranks, run", [*begin, fresh, run("B"), *steps(4e6)], [[[3, "R"], [4, "R"]], 1, 10, 10]),
-            ("run, ranks", [*begin, run("B"), fresh, *steps(4e6)], [[[3, "R"], [4, "R"]], 1, 10, 10]),
-            ("twice", [*begin, run("B"), fresh, *steps(4e6), ranks(5e6, [3, "K"], [4, "X"]), run("C"), again, *steps(7e6)],
+            ("ranks, run", [*begin, fresh, run, *steps(4e6)], [[[3, "R"], [4, "R"]], 1, 10, 10]),
+            ("run, ranks", [*begin, run, fresh, *steps(4e6)], [[[3, "R"], [4, "R"]], 1, 10, 10]),
+            ("twice", [*begin, run, fresh, *steps(4e6), ranks(5e6, [3, "K"], [4, "X"]), run, again, *steps(7e6)],
              [[[5, "R"], [6, "R"]], 2, 20, 10]),
             ("a death", begin, [[[1, "X"], [2, "K"]], 1, 10, 0])):
         page = play(events)

@@ -8,8 +8,7 @@
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
 #   CHAOS_ARENAS="fork launch mpirun hosts"     the launchers to test; or slurm, alone
 #
-# In half of the rounds, but not under 03, a shell script is between the launcher and each rank, as in
-# `mpirun ./my_job.sh`.
+# In half of the rounds under launch, a shell script is between launch and each rank.
 #
 # ctest: TIMEOUT 300 LABELS deadlines
 # shellcheck disable=SC2317,SC2015,SC2010,SC2046,SC2012  # functions are called by await; what is listed is our own
@@ -146,7 +145,7 @@ begin_round()
     keepers=()
     draw 2
     wrapped=()
-    [ $drawn = 0 ] || wrapped=(bash "$script")
+    [ $drawn = 0 ] || [ "${names[*]}" = mpirun ] || wrapped=(bash "$script")
     for name in "${names[@]}"; do
         keep "$name" &
         keepers+=($!)

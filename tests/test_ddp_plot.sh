@@ -28,7 +28,6 @@ metrics 2 2.0 >"b it's_second.jsonl"
 # first, and an "X" event may come after the events inside it.
 cat >run.json <<'JSON'
 [
-{"ph":"M","pid":0,"tid":0,"name":"run","args":{"name":"x"}},
 {"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"rank 1"}},
 {"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"ma\"in $x$ \u001b"}},
 {"ph":"B","pid":1,"tid":1,"ts":500,"name":"epoch"},

@@ -152,11 +152,9 @@ kill -KILL $pid
 check "SIGKILL ends launch" ends 137
 check "no rank outlives launch" at_last nothing_left
 
-# Scripts between launcher and rank, which start their program without exec. A rank that starts after the launcher's
-# death must also end.
+# A script between launch and rank, which starts its program without exec, ends with launch, and its rank with the script.
 printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
-printf '#!/bin/bash\necho ready: $$\nsleep 2\n"$@"\n: the end\n' >late.sh
-chmod +x script.sh late.sh
+chmod +x script.sh
 # abandoned N COMMAND...: kills the launcher when N processes have printed "ready". No rank may outlive it.
 abandoned()
 {
@@ -167,10 +165,9 @@ abandoned()
     sleep 2.5
     check "$2 is killed: no rank outlives it" at_last nothing_left
 }
-abandoned 2 "$launch" -n 2 -- ./script.sh ./script.sh "$rank" all=follow,deaf,wait
-abandoned 1 "$launch" -n 1 -- ./script.sh ./late.sh "$rank" all=follow,wait
+abandoned 2 "$launch" -n 2 -- ./script.sh "$rank" all=follow,deaf,wait
 if command -v mpirun >/dev/null; then
-    abandoned 2 mpirun --oversubscribe -np 2 ./script.sh ./script.sh "$rank" all=follow,deaf,wait
+    abandoned 2 mpirun --oversubscribe -np 2 "$rank" all=follow,deaf,wait
 fi
 
 # --- signals ---------------------------------------------------------------------------------------------------------

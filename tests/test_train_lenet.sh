@@ -3,7 +3,7 @@
 # Small runs of all programs: learning, saving, resuming, evaluating, metrics and timelines.
 . "$SRC/tests/test.sh"
 data=fashion-mnist wanted=50        # percent of 500 images, after 2 epochs of 1,000 images
-[ -d /usr/share/datasets/fashion-mnist ] || data=synthetic wanted=8     # slower to learn
+[ -d /usr/share/datasets/fashion-mnist ] || data=synthetic wanted=20    # slower to learn
 # shellcheck disable=SC2317  # it is called, by expect
 train() { "$BUILD/01_single_gpu/train" --arch lenet --data "$data" --train-samples 1000 --test-samples 500 \
     -b 10 --lr 0.02 --threads 1 -j 2 "$@"; }

@@ -112,8 +112,6 @@ expect 0 "statuses 0 0" both "" "" "${note[@]}"
 check "it replaced the other run's file and removed its own" test ! -e note
 other "$job" "something"
 expect 1 "is not a rendezvous file" task 1 0 "" "${note[@]}" --timeout 0.5
-expect 1 "exists, and cannot be read as a rendezvous file" task 0 0 "" "${note[@]}" --timeout 0.5
-check "the file of a different kind is kept" grep -q something note
 rm note
 expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
 expect 4 "only 1 of 2 ranks connected" task 0 0 "" "${note[@]}" --timeout 0.5

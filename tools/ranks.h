@@ -92,7 +92,7 @@ static inline void ranks_start(int size, Store *store,
         if (pids[rank] > 0)
             continue;
         World world = { .rank = rank, .size = size, .local_rank = rank, .local_size = size, .sharers = size,
-                        .address = "127.0.0.1", .run = "ranks", .store = store };
+                        .address = "127.0.0.1", .store = store };
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         int status = run(arg, &world);
         fflush(NULL);

@@ -42,7 +42,7 @@ class Tail:
         while self.marks and now > self.marks[0][0] + 60 * MINUTES:
             old = self.marks.popleft()[1]
         if old is not None and old > 8192:
-            hole = 3                                    # PUNCH_HOLE | KEEP_SIZE; the first block names the run
+            hole = 3                                    # PUNCH_HOLE | KEEP_SIZE; the first block tells runs apart
             ctypes.CDLL(None).fallocate(file.fileno(), hole, ctypes.c_int64(4096), ctypes.c_int64(old - 4096))
 
     def read(self):
@@ -52,7 +52,7 @@ class Tail:
             with open(self.path, "r+b" if self.forgets else "rb") as file:
                 if os.fstat(file.fileno()).st_mtime < self.begin:
                     return
-                head = file.read(len(self.head) or 120)
+                head = file.read(len(self.head))
                 if os.fstat(file.fileno()).st_size < self.offset or head != self.head:
                     self.offset, self.head, self.rest = 0, b"", b""
                     self.marks.clear()
@@ -60,10 +60,12 @@ class Tail:
                 lines = (self.rest + file.read()).split(b"\n")
                 self.offset = file.tell()
                 self.forget(file)
+                if not self.head and self.offset >= 300:        # contains a time, so that each run's differs
+                    file.seek(0)
+                    self.head = file.read(300)
         except OSError:             # there is no file yet, or no free descriptor
             return
         self.rest = lines.pop()
-        self.head = self.head or b"\n".join(lines[:2])[:120]
         for line in lines:
             try:
                 yield json.loads(line.rstrip(b","))

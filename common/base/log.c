@@ -3,7 +3,6 @@
 #include "progress.h"
 #include "check.h"
 #include "clock.h"
-#include "output.h"
 #include "trace.h"
 #include <errno.h>
 #include <math.h>
@@ -77,29 +76,6 @@ static char *metrics_path(const LogConfig *config)
     return path;
 }
 
-// Locks the file until it is closed. append: removes an incomplete last line, which a killed run or
-// a full disk left; else empties the file.
-static FILE *metrics_open(const char *path, bool append)
-{
-    Error error;
-    char last;
-    PROGRESS_DOING("opening", path);
-    if (!output_claim(path, OUTPUT_EVENTS, &error))
-        FAIL_ERROR(&error);
-    FILE *file = fopen(path, append ? "a+e" : "ae");
-    CHECK(file, "give --metrics a file in a directory that exists and is writable",
-          "%s: open: %s", path, strerror(errno));
-    CHECK(output_hold(fileno(file)), "give each run a file of its own",
-          "another run is writing %s", path);
-    off_t all = lseek(fileno(file), 0, SEEK_END), size = append ? all : 0;     // -1: a pipe
-    while (size > 0 && pread(fileno(file), &last, 1, size - 1) == 1 && last != '\n')
-        size--;
-    if (size < all && ftruncate(fileno(file), size) != 0)
-        WARN("text of an earlier run remains in it", "%s: cannot shorten the file: %s", path,
-             strerror(errno));
-    return file;
-}
-
 Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
@@ -110,7 +86,12 @@ Log *log_new(const LogConfig *config, bool append)
         log->rank == 0 && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
     log->reported = clock_now();
     log->path = metrics_path(config);
-    log->metrics = log->path ? metrics_open(log->path, append) : NULL;
+    if (log->path) {
+        PROGRESS_DOING("opening", log->path);
+        log->metrics = fopen(log->path, append ? "ae" : "we");
+        CHECK(log->metrics, "give --metrics a file in a directory that exists and is writable",
+              "%s: open: %s", log->path, strerror(errno));
+    }
     return log;
 }
 

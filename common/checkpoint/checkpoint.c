@@ -345,9 +345,9 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
     char best[PATH_MAX];
     PROGRESS_DOING("opening", save);
-    snprintf(best, sizeof best, "%s.best", save);   // if too long, output_lock(save) also fails
-    if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
+    if (!output_claim(save, err))
         return false;
+    snprintf(best, sizeof best, "%s.best", save);
     if (from && same_file(save, from))
         return true;
     if (is_file(save))

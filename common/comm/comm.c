@@ -2,7 +2,6 @@
 #include "comm/backend.h"
 #include "agree.h"
 #include "check.h"
-#include "machine.h"
 #include "progress.h"
 #include "trace.h"
 
@@ -11,16 +10,6 @@
 int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
 uint64_t comm_bytes(const Comm *comm) { return comm->bytes; }
-
-// Access to a GPU is fastest from the cores next to it.
-static void go_near(const World *world, int gpu)
-{
-    char line[400];
-    machine_stay_near("/sys", device_bus(gpu));
-    snprintf(line, sizeof line, "[init] == global rank: %d: GPU %d, cores %s\n", world->rank, gpu,
-             machine_cores());
-    agree_print(world, line);
-}
 
 // Compares UUIDs, because a machine's ranks may each see only their own GPU, as number 0.
 static void share_gpus(World *world, int gpu)
@@ -36,10 +25,8 @@ static void share_gpus(World *world, int gpu)
 Device *comm_open_device(World *world, int threads)
 {
     int gpus = device_count(), index = gpus > 0 ? world->local_rank % gpus : world->local_rank;
-    if (gpus > 0) {
+    if (gpus > 0)
         share_gpus(world, index);
-        go_near(world, index);
-    }
     Device *device = device_open(index, device_share(world->sharers, threads,
                                                      world->local_rank == 0));
     if (world->gpus_shared)

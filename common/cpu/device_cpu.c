@@ -74,8 +74,6 @@ int device_count(void) { return 0; }
 
 const char *device_uuid(int index) { return ""; }
 
-const char *device_bus(int index) { return ""; }
-
 bool device_shares_memory(const Device *device) { return true; }
 
 // Later rows are newer instructions.

@@ -5,7 +5,6 @@
 #include "trace.h"
 #include "cuda/cuda_internal.h"
 
-#include <ctype.h>
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtCudaRt.h>
 #include <stddef.h>
@@ -117,15 +116,6 @@ const char *device_uuid(int index)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s%02x",
                       i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                       (unsigned char)about.uuid.bytes[i]);
-    return text;
-}
-
-const char *device_bus(int index)
-{
-    static char text[32];
-    CUDA(cudaDeviceGetPCIBusId(text, sizeof text, index));
-    for (char *c = text; *c; c++)
-        *c = (char)tolower((unsigned char)*c);  // as the kernel names it
     return text;
 }
 

@@ -39,44 +39,6 @@ int machine_parent_cores(void)
     return sched_getaffinity(getppid(), sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 0;
 }
 
-// Reads "24-31,88-95".
-static cpu_set_t read_cores(FILE *in)
-{
-    cpu_set_t cores;
-    int first, last, found;
-    CPU_ZERO(&cores);
-    for (; (found = fscanf(in, "%d-%d", &first, &last)) > 0; fgetc(in))
-        for (last = found == 1 ? first : last; first <= last && first < CPU_SETSIZE; first++)
-            CPU_SET(first, &cores);
-    return cores;
-}
-
-void machine_stay_near(const char *root, const char *device)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%.180s/bus/pci/devices/%.40s/local_cpulist", root, device);
-    FILE *in = fopen(path, "re");
-    if (!in)
-        return;
-    cpu_set_t near = read_cores(in), allowed = machine_here().cores;
-    fclose(in);
-    CPU_AND(&near, &near, &allowed);
-    if (CPU_COUNT(&near) > 0)
-        sched_setaffinity(0, sizeof near, &near);
-}
-
-const char *machine_cores(void)
-{
-    static char text[256] = "not known";
-    char line[512];
-    FILE *in = fopen("/proc/thread-self/status", "re");
-    while (in && fgets(line, sizeof line, in))
-        sscanf(line, "Cpus_allowed_list: %255s", text);
-    if (in)
-        fclose(in);
-    return text;
-}
-
 const char *machine_program(void)
 {
 #ifdef __x86_64__

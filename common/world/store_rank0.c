@@ -118,14 +118,6 @@ StoreHead store_answer(int rank, const StoreHead *request, const void *sent, con
     return answer;
 }
 
-// All ranks wait for the run's name, which no other run has.
-static void begin_run(void)
-{
-    char run[STORE_TOKEN];
-    store_new_token(run);
-    put("run", run, strlen(run) + 1);
-}
-
 // Is there a reason for refusing this process? One that is here may join again: perhaps it gave up
 // waiting for the answer to its HELLO.
 static bool is_refused(const StoreHead *head, const StoreHello *new, char reason[STORE_REASON])
@@ -154,7 +146,7 @@ static void join(int socket, const StoreHello *new)
     *p = (Peer){ .here = true, .pid = new->pid, .socket = socket, .heard = clock_now() };
     memcpy(p->host, new->host, sizeof p->host);
     if (joined() == server.config.size && !find("run"))
-        begin_run();
+        put("run", "", 1);      // all ranks wait for it
 }
 
 // Receives a HELLO, and answers it. Returns the new rank, or -1.
@@ -379,7 +371,7 @@ void store_serve(const StoreConfig *config)
     server.peers[0] = (Peer){ .here = true, .pid = (int)getpid(), .heard = clock_now() };
     gethostname(server.peers[0].host, STORE_NAME - 1);
     if (size == 1) {
-        begin_run();
+        put("run", "", 1);      // all ranks wait for it
     } else {
         fcntl(config->socket, F_SETFD, FD_CLOEXEC);
         fcntl(config->socket, F_SETFL, 0);      // accept waits

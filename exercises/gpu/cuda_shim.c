@@ -52,14 +52,15 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     sigaction(signal, &(struct sigaction){ .sa_handler = SIG_DFL }, NULL);
 }
 
-// Runs before main. Open MPI's variables tell the rank and the run. The ranks of a run share one timeline.
+// Runs before main. Open MPI's variables tell the rank. The ranks of a run share one timeline.
 __attribute__((constructor)) static void start(void)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *what = getenv("GPU_SLOW");
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *size = getenv("OMPI_COMM_WORLD_SIZE");
+    const char *what = getenv("GPU_SLOW");
     sscanf(what ? what : "", "compute:%lf", &slow[0]);
     sscanf(what ? what : "", "nccl:%lf", &slow[1]);
-    trace_among(rank ? atoi(rank) : 0, getenv("PMIX_NAMESPACE"));
-    trace_open(getenv("GPU_TRACE"));
+    check_set_rank(rank ? atoi(rank) : 0, size ? atoi(size) : 1);
+    trace_open(getenv("GPU_TRACE"));        // MPI_Init waits until all ranks have done this
     sigaction(SIGSEGV, &(struct sigaction){ .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO }, NULL);
     shim_gpu = device_open(0, 1);
     cudaStreamCreate(&default_stream);

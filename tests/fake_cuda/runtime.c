@@ -184,13 +184,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device)
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char *name, int size, int device)
-{
-    touch("cudaDeviceGetPCIBusId");
-    snprintf(name, (size_t)size, "FFFF:%02X:00.0", device);
-    return cudaSuccess;
-}
-
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
     *can = device != peer;
