@@ -24,7 +24,7 @@ launch.c 310
 05_ddp_amp 380
 05_ddp_amp:changed 50
 05_ddp_amp:hunks 16
-04_ddp_launcher 370
+04_ddp_launcher 350
 04_ddp_launcher:hunks 12
 06_slurm 400
 07_dist_eval 455
