@@ -129,16 +129,6 @@ TEST(idx_is_read_plain_and_gzipped)
     }
 }
 
-static bool pair_read(const char *images, const char *labels, Error *err)
-{
-    Data data = { .train.classes = 10 };
-    uint32_t crc[2];
-    *err = (Error){ 0 };
-    bool good = idx_pair_read(&data.train, images, labels, crc, err);
-    data_close(&data);
-    return good;
-}
-
 // Some bytes of a file of images or labels, plain or gzipped, are changed, or its end is missing.
 TEST(idx_damage_is_named)
 {
