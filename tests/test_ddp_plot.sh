@@ -100,13 +100,6 @@ ddp plot --text a.jsonl | sed '/at the end/d' >one
 ddp plot --text resumed.jsonl | sed '/at the end/d' >two
 check "a resumed run looks like one that was not interrupted; a loss of null is no point" cmp one two
 
-cat >usage.jsonl <<'END'
-{"event":"usage","t":1.0,"cpu":90.0,"machine_cpu":50.0,"rss_mb":80.0,"read_mb":1.0}
-{"event":"step","epoch":1,"step":1,"steps":3,"loss":2.3,"acc":10.0,"data_wait_ms":250.0}
-{"event":"step","epoch":1,"step":2,"steps":3,"loss":2.3,"acc":10.0,"data_wait_ms":150.0}
-{"event":"usage","t":3.0,"cpu":90.0,"machine_cpu":50.0,"rss_mb":80.0,"read_mb":1.0,"gpu":93}
-{"event":"step","epoch":1,"step":3,"steps":3,"loss":2.3,"acc":10.0,"data_wait_ms":50.0}
-END
 cat >test_plot.py <<'END'
 import sys
 
@@ -159,8 +152,6 @@ if ! "${DDP_PYTHON:-python3}" -c "import matplotlib" 2>/dev/null; then
 fi
 expect 0 "runs.svg: " ddp plot a.jsonl "b it's_second.jsonl"
 check "the picture has the names of the runs" grep -q "b it's_second, test" runs.svg
-expect 0 "usage.svg: 2 samples" ddp plot --usage usage.jsonl
-expect 1 "no usage in it" ddp plot --usage a.jsonl
 expect 0 "timeline.svg: step 2 of 3: 20.0 ms" ddp plot run.json
 check "names are not changed" grep -qF 'in $x$' timeline.svg
 expect 0 "e.png: evaluate 1 of 1: 10.0 ms" ddp plot --span evaluate run.json -o e.png

@@ -38,7 +38,7 @@ how()
     *": ./ddp bench"*) not_run ;;
 
     # GPUs, several hosts, root, other tools
-    *": ./ddp bundle"* | *": ./ddp doctor --gpu"* | *": gpu-bundle/run "* | *": tar xf "* | \
+    *": ./ddp bundle"* | *": ./ddp doctor --gpu"* | *": gpu-bundle/tools/"* | *": tar xf "* | \
         *"--backend cuda-gloo" | *" --master-addr node1 "* | *"mpirun -H node1:2,node2:2 "* | *": torchrun "* | \
         *": kill -KILL "* | *": taskset "* | *": module load "* | *": apptainer "* | *" apptainer exec "* | \
         *": docker "* | *" -n 16 "* | \

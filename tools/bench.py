@@ -58,9 +58,8 @@ def shown(command):
 
 
 def ours_environment():
-    """Waiting threads spin as briefly as ./ddp run lets them; DDP_LIBRARY_PATH has the libraries of a GPU bundle."""
-    path = os.environ.get("DDP_LIBRARY_PATH")
-    return {"GOMP_SPINCOUNT": "2000"} | os.environ | ({"LD_LIBRARY_PATH": path} if path else {})
+    """Waiting threads spin as briefly as ./ddp run lets them."""
+    return {"GOMP_SPINCOUNT": "2000"} | os.environ
 
 
 def run(command):
@@ -979,7 +978,7 @@ BENCHMARKS = {
     "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),
     "virtual": (bench_virtual, 3, "--virtual-ranks against as many real ranks"),
     "steps": (bench_steps, 3, "all steps with the same job on the same cores"),
-    "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: gpu-bundle/run bench)"),
+    "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: tools/bench.py gpu)"),
 }
 
 

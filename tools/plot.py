@@ -3,7 +3,6 @@
 
     ./ddp plot RUN.jsonl...      loss and accuracy from --metrics files: lines are training batches (or means of
                                  several), points are the test set after each epoch
-    ./ddp plot --usage FILE      processor, memory and GPU use, which ./ddp usage wrote
     ./ddp plot RUN.json          timeline of a training step from a --trace file, with a lane for each thread
     ./ddp plot RUN.json [RUN.jsonl] -o RUN.html     the page of ./ddp run --watch, with the whole run inside
     ./ddp plot PREDICTIONS.csv   confusion matrix from a --predictions file
@@ -171,32 +170,6 @@ def print_chart(title, points, wide, high):
         scale = f"{top - i * range_y / (high - 1):9.3f}" if i % 5 == 0 else " " * 9
         print(f"{scale} |" + "".join(row).rstrip())
     print(" " * 10 + "+" + "-" * wide + f"\n{'0':>12}{right:{wide - 8}.4g} epochs\n")
-
-
-# --- usage ----------------------------------------------------------------------------------------
-
-
-def draw_usage(paths, output):
-    (path,) = paths
-    samples = [e for e in read_events(path) if e.get("event") == "usage"]
-    if not samples:
-        raise ValueError(f"no usage in it; write it with ./ddp usage -o {path} COMMAND...")
-    figure, (shares, memory) = pyplot().subplots(2, 1, figsize=(9, 5), layout="constrained", sharex=True,
-                                                 height_ratios=(2, 1))
-    lines = (("machine_cpu", "all cores, %"), ("gpu", "GPU, % of the time in which any kernel ran"))
-    sizes = (("rss_mb", "memory of the processes, MB"), ("gpu_mb", "memory of the GPU, MB"))
-    for chart, keys in ((shares, lines), (memory, sizes)):
-        for key, label in keys:
-            points = [(e["t"], e[key]) for e in samples if key in e]
-            if points:
-                chart.plot(*zip(*points), lw=1, label=label)
-        chart.set_ylim(bottom=0)
-        chart.grid(alpha=0.3)
-        chart.legend(frameon=False)
-    shares.set_ylim(0, 105)
-    memory.set(xlabel="s", xlim=(0, samples[-1]["t"]))
-    figure.savefig(output)
-    return f"{len(samples)} samples"
 
 
 # --- timelines ------------------------------------------------------------------------------------
@@ -483,7 +456,6 @@ def parse():
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png; for a --trace file also FILE.html")
     parser.add_argument("--text", action="store_true", help="curves: draw in the terminal")
-    parser.add_argument("--usage", action="store_true", help="draw what ./ddp usage wrote")
     parser.add_argument("--step", type=positive, metavar="N", help="timeline: training step N instead of a typical one")
     parser.add_argument("--steps", type=positive, default=1, metavar="K", help="timeline: number of steps (1)")
     parser.add_argument("--span", metavar="NAME", help="timeline: spans of this name instead of steps: --span evaluate")
@@ -499,13 +471,9 @@ def choose_view(parser, args):
     output, draw = views[0]
     kinds = {view[1] for view in views}
     if args.output and args.output.endswith(".html"):
-        if draw_timeline not in kinds or kinds - {draw_timeline, draw_curves} or args.usage or args.text:
+        if draw_timeline not in kinds or kinds - {draw_timeline, draw_curves} or args.text:
             parser.error("FILE.html is for --trace files, with or without the run's --metrics")
         return args.output, write_page
-    if args.usage:
-        if draw is not draw_curves or len(views) > 1 or args.text:
-            parser.error("--usage is for one file of ./ddp usage")
-        output, draw = "usage.svg", draw_usage
     if len(views) > 1 and kinds != {draw_curves}:
         parser.error("only --metrics files can share a picture")
     if args.text and draw is not draw_curves:

@@ -1,4 +1,4 @@
-"""Shared by make.py and live.py: models, data, one training step in PyTorch, and the files.
+"""Shared by the other files here: models, data, one training step in PyTorch, and the files.
 
 tests/test_step.c and test_step_amp.c read three kinds of safetensors files:
 
