@@ -88,11 +88,11 @@ twice()
     same "twice" "$(hash_of "${command[@]}")" "$(hash_of "${command[@]}")"
 }
 
-# A recorded step gives the same bits as one with --check-collectives, which is not recorded. The last batch is short.
+# A recorded step gives the same bits as one with --slow-network 1e6, which is not recorded. The last batch is short.
 recorded()
 {
     command_of cuda 1 07_dist_eval "${small[@]}" --epochs 2 --train-samples 250 "$@"
-    same "recorded, and not" "$(hash_of "${command[@]}")" "$(hash_of "${command[@]}" --check-collectives)"
+    same "recorded, and not" "$(hash_of "${command[@]}")" "$(hash_of "${command[@]}" --slow-network 1e6)"
 }
 recorded_gpt() { recorded -a gpt --data "text:$self" --dropout 0.1 --max-steps 40 "$@"; }
 
