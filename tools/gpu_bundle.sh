@@ -27,13 +27,14 @@ strip --strip-debug "${programs[@]}"
 for program in "${programs[@]}"; do ldd "$program"; done | sed -nE 's/^[[:space:]]*([^ /]+) => (\/[^ ]+).*/\1 \2/p' |
     sort -u -k1,1 | while read -r name path; do
         case $name in
-        lib[cm].so.* | lib@(dl|rt|pthread|resolv|util).so.* | libstdc++* | libgcc_s* | libgomp* | lib@(cu|nccl|nv)*) ;;
+        lib[cm].so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | libutil.so.* | \
+            libstdc++* | libgcc_s* | libgomp* | libcu* | libnccl* | libnv*) ;;
         *) cp -L "$path" "$to/lib/$name" ;;
         esac
     done
 {
     echo "revision: $(sed -n 's/.*DDP_GIT_REVISION "\(.*\)"/\1/p' "$build/revision/revision.h")"
-    echo "made: $(date -u +%FT%TZ) on $(. /etc/os-release && echo "$PRETTY_NAME"), glibc $(getconf GNU_LIBC_VERSION)"
+    echo "made: $(date -u +%FT%TZ) on $(. /etc/os-release && echo "$PRETTY_NAME"), $(getconf GNU_LIBC_VERSION)"
     sed -nE 's/^(CMAKE_CUDA_ARCHITECTURES|DDP_MARCH):[A-Z]*=/\1: /p' "$build/CMakeCache.txt"
 } >"$to/about"
 mkdir -p "$(dirname "$out")"
