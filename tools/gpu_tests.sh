@@ -113,8 +113,9 @@ alike()
 # A killed rank is named, and launch starts all again.
 killed()
 {
-    command_of cuda 2 07_dist_eval "${small[@]}" --amp off --epochs 1000 --save k.st --save-every 2 --resume auto
-    timeout 40 "${command[0]}" --max-restarts 1 "${command[@]:1}" >out 2>&1 &
+    command_of cuda 2 07_dist_eval "${small[@]}" -a lenet --amp off --epochs 1000 --save k.st --save-every 2 \
+        --resume auto
+    timeout 100 "${command[0]}" --max-restarts 1 "${command[@]:1}" >out 2>&1 &
     until grep -q '== saved' out || ! kill -0 $!; do sleep 0.1; done
     kill -KILL "$(sed -n 's/.* global rank: 1 of 2: .* pid //p' out)"
     until sed '1,/restart 1 of 1/d' out | grep -q '== step' || ! kill -0 $!; do sleep 0.1; done
