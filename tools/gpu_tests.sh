@@ -23,12 +23,12 @@ list_tests()
     done
     cat <<'END'
 steps_alike 240 steps_alike
-twice_f32 120 twice cuda 1 01_single_gpu --tf32 0
-twice_tf32 120 twice cuda 1 01_single_gpu --tf32 1
+twice_f32 120 twice cuda 1 01_single_gpu --no-tf32
+twice_tf32 120 twice cuda 1 01_single_gpu --tf32
 twice_fp16 120 twice cuda 1 05_ddp_amp --amp fp16
 twice_bf16 120 twice cuda 1 05_ddp_amp --amp bf16
-recorded_f32 120 recorded --amp off --tf32 0
-recorded_tf32 120 recorded --amp off --tf32 1
+recorded_f32 120 recorded --amp off --no-tf32
+recorded_tf32 120 recorded --amp off --tf32
 recorded_fp16 120 recorded --amp fp16 --accumulate 2
 recorded_gpt 120 recorded_gpt --amp off
 recorded_gpt_fp16 120 recorded_gpt --amp fp16
@@ -101,7 +101,7 @@ alike()
 {
     local backend=$1 ranks=$2 step=$3
     . "$root/tests/ranks.sh"
-    lenet+=(--deterministic --tf32 0)               # whether an engine uses TF32 depends on the batch
+    lenet+=(--deterministic --no-tf32)               # whether an engine uses TF32 depends on the batch
     one || { cat one.out; return 1; }
     # shellcheck disable=SC2317  # same_as_one calls it
     start() { shift 2; command_of "$backend" "$ranks" "$step" "$@"; "${command[@]}"; }
