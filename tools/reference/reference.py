@@ -177,13 +177,6 @@ def load_fashion(folder=FASHION, train=True):
     return images[:, None], labels
 
 
-def load_cifar10(folder, train=True):
-    """Images (n, 3, 32, 32) and labels from the binary version's files."""
-    names = [f"data_batch_{i}.bin" for i in range(1, 6)] if train else ["test_batch.bin"]
-    rows = np.concatenate([np.fromfile(f"{folder}/{name}", np.uint8) for name in names]).reshape(-1, 3073)
-    return np.ascontiguousarray(rows[:, 1:]).reshape(-1, 3, 32, 32), rows[:, 0].copy()
-
-
 def pad_images(images, side):
     """Centres images in a black square, as our programs do for lenet and the ResNets."""
     grow = side - images.shape[-1]
