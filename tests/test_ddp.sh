@@ -126,7 +126,9 @@ echo cpu cuda >build/backends
 mkdir -p build/cuda/01_single_gpu
 printf '#!/bin/sh\nexit 5\n' >build/cuda/01_single_gpu/train
 chmod +x build/cuda/01_single_gpu/train
+expect 5 'not been tested on a GPU like this one' ddp run 01
 expect 5 '$ build/cuda/' ddp run 01
+check "that line comes once" not grep -q "has not been tested" "$TMP/output"
 expect 3 '$ build/cpu/' ddp run 01 --backend cpu
 mkdir -p build/cuda/04_four
 cp build/cuda/01_single_gpu/train build/cuda/04_four

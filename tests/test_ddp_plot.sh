@@ -58,25 +58,19 @@ cat >run.json <<'JSON'
 {"ph":"E","pid":0,"tid":1,"ts":81000.000}
 ]
 JSON
-sed 's/forward/fore/' run.json >no_steps.json
-printf '[\n\n]\n' >empty.json
 predictions() { for ((i = 0; i < $1; i++)); do echo "$i,$2,$3,$4,$5"; done; }
 { echo index,label,prediction,class,predicted; predictions 90 0 0 cat cat; predictions 9 0 1 cat 'big dog'
   predictions 1 0 2 cat '<&>'; predictions 1000 1 1 'big dog' 'big dog'; predictions 25 2 1 '<&>' 'big dog'
   predictions 75 2 4 '<&>' 4; } >confusion.csv
 
 expect 2 "not 'a.pdf'" ddp plot -o a.pdf a.jsonl
-expect 2 "argument --step: must be at least 1" ddp plot run.json --step 0
-expect 2 "are for --trace files" ddp plot --step 1 a.jsonl
 expect 2 "can share a picture" ddp plot a.jsonl confusion.csv
 expect 1 "plot: nothing.jsonl: No such file or directory" ddp plot nothing.jsonl
 expect 2 "FILE.html is for --trace files" ddp plot a.jsonl -o a.html
-expect 2 "FILE.html is for --trace files" ddp plot run.json confusion.csv -o a.html
+expect 2 "can share a picture" ddp plot run.json confusion.csv -o a.html
+expect 2 "FILE.html is for --trace files" ddp plot run.json -o a.svg
 head -1 a.jsonl >config.jsonl
 expect 1 "config.jsonl: no steps and no epochs" ddp plot config.jsonl
-expect 1 "empty.json: there are no spans" ddp plot empty.json
-expect 1 "there are only 3 training steps" ddp plot --step 4 run.json
-expect 1 "there are only 0 training steps" ddp plot --step 1 no_steps.json
 expect 1 "neither metrics nor a timeline" ddp plot "$SRC/ddp"
 broken() { sed "$2" confusion.csv >broken.csv; expect 1 "broken.csv: $1" ddp plot -o broken.svg broken.csv; }
 broken "line 3: no prediction" '3s/1,0/1,x/'
@@ -99,55 +93,34 @@ ddp plot --text a.jsonl | sed '/at the end/d' >one
 ddp plot --text resumed.jsonl | sed '/at the end/d' >two
 check "a resumed run looks like one that was not interrupted; a loss of null is no point" cmp one two
 
-cat >usage.jsonl <<'END'
-{"event":"usage","t":1.0,"cpu":90.0,"machine_cpu":50.0,"rss_mb":80.0,"read_mb":1.0}
-{"event":"step","epoch":1,"step":1,"steps":3,"loss":2.3,"acc":10.0,"data_wait_ms":250.0}
-{"event":"step","epoch":1,"step":2,"steps":3,"loss":2.3,"acc":10.0,"data_wait_ms":150.0}
-{"event":"usage","t":3.0,"cpu":90.0,"machine_cpu":50.0,"rss_mb":80.0,"read_mb":1.0,"gpu":93}
-{"event":"step","epoch":1,"step":3,"steps":3,"loss":2.3,"acc":10.0,"data_wait_ms":50.0}
-END
 cat >test_plot.py <<'END'
 import sys
 
 sys.path.insert(0, sys.argv[1] + "/tools")
 import plot
-
-lanes = plot.read_timeline("run.json")
-
-def window(*what):
-    begin, end, name = plot.choose_window(lanes, *what)
-    return f"{name}: {begin:g} to {end:g}"
+import why
 
 def so(what, found, wanted):
     if found != wanted:
         print(f"not so: {what}: {found}, not {wanted}")
         sys.exit(1)
 
-so("a typical step", window(), "step 2 of 3: 11 to 31")
-so("a step ends with its epoch", window(None, 3), "step 3 of 3: 31 to 71")
-so("two steps", window(None, 1, 2), "steps 1 to 2 of 3: 1 to 31")
-so("a span", window("evaluate"), "evaluate 1 of 1: 71 to 81")
-so("spans inside spans of the same name do not count", window("forward", 2), "forward 2 of 4: 11 to 16")
-span = lambda name, begin: plot.Span("", "", begin, begin + 1, name)
+lanes = list(why.read_timeline("run.json").values())
+so("three steps; the last ends with its epoch", why.find_steps(lanes[0]), [(1, 11), (11, 31), (31, 71)])
+so("a span without an end ends with the timeline", lanes[-1][-1].end, 81)
+span = lambda name, begin: why.Span("", "", begin, begin + 1, name)
 parts = [span("forward", 0), span("forward", 1), span("optimizer", 2), span("forward", 3), span("forward", 4)]
-plot.set_parents(parts)
-so("a batch in parts is one step", plot.find_units({0: parts}, None), [(0, 3), (3, 5)])
-so("without steps", plot.choose_window(plot.read_timeline("no_steps.json"))[2], "the whole run")
-
-rows = plot.choose_rows(lanes, 11, 31)
-so("the lanes: no epoch that contains everything; a span without an end ends with the timeline",
-   [(process, track, [(row, span.name, span.begin, span.end) for row, span in spans])
-    for process, track, spans in rows],
-   [("rank 0", "main", [(0, "forward", 11, 16), (1, "forward", 12, 13), (0, "backward", 16, 26)]),
-    ("rank 0", "communication", [(0, "bucket", 20, 28), (1, "all_reduce 25.0 MB", 21, 27)]),
-    ("rank 1", 'ma"in $x$  ', [(0, "backward", 16, 81)])])
-so("the whole run shows epochs", plot.choose_rows(lanes, 0.5, 81)[0][2][0][1].name, "epoch")
+why.set_parents(parts)
+so("a batch in parts is one step", why.find_steps(parts), [(0, 3), (3, 5)])
 
 so("a matrix", plot.describe_confusion(*plot.read_confusion("confusion.csv")),
    "90.83 % of 1200 images right; <&> is predicted as 4 most often, 75 times")
 so("no mistakes", plot.describe_confusion(["it"], [[3]]), "100.00 % of 3 images right; no mistakes")
 END
 check "the numbers" python3 test_plot.py "$SRC"
+
+expect 0 "run.html: 63 events" ddp plot run.json a.jsonl
+check "the page has both" grep -q '"ph":"B".*"event":"step"' run.html
 
 if ! "${DDP_PYTHON:-python3}" -c "import matplotlib" 2>/dev/null; then
     mkdir bin
@@ -158,10 +131,5 @@ if ! "${DDP_PYTHON:-python3}" -c "import matplotlib" 2>/dev/null; then
 fi
 expect 0 "runs.svg: " ddp plot a.jsonl "b it's_second.jsonl"
 check "the picture has the names of the runs" grep -q "b it's_second, test" runs.svg
-expect 0 "usage.svg: 2 samples" ddp plot --usage usage.jsonl
-expect 1 "no usage in it" ddp plot --usage a.jsonl
-expect 0 "timeline.svg: step 2 of 3: 20.0 ms" ddp plot run.json
-check "names are not changed" grep -qF 'in $x$' timeline.svg
-expect 0 "e.png: evaluate 1 of 1: 10.0 ms" ddp plot --span evaluate run.json -o e.png
 expect 0 "confusion.svg: 90.83 % of 1200 images right" ddp plot confusion.csv
 test_done

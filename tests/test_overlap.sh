@@ -17,9 +17,9 @@ cat >counts.py <<'END'
 import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1] + "/tools")
-import plot
+import why
 
-spans = [span for lane in plot.read_timeline(sys.argv[2]).values() for span in lane]
+spans = [span for lane in why.read_timeline(sys.argv[2]).values() for span in lane]
 for rank in ("rank 0", "rank 1"):
     backwards = [span for span in spans if span.process == rank and span.name == "backward"]
     calls = [span for span in spans if span.process == rank and span.name.startswith("all_reduce ")]
@@ -61,8 +61,8 @@ python3 - "$SRC" link.json <<'END' >slow
 import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1] + "/tools")
-import plot
-spans = [span for lane in plot.read_timeline(sys.argv[2]).values() for span in lane]
+import why
+spans = [span for lane in why.read_timeline(sys.argv[2]).values() for span in lane]
 print(sum(span.name == "slow network" and span.end - span.begin >= 1e-3 + 4 * 248024 / 5e6 for span in spans))
 END
 check "each of 3 ranks waits for the bytes of all, in each of 2 steps: $(cat slow)" test "$(cat slow)" -ge 6

@@ -38,7 +38,7 @@ how()
     *": ./ddp bench"*) not_run ;;
 
     # GPUs, several hosts, root, other tools
-    *": ./ddp bundle"* | *": ./ddp doctor --gpu"* | *": gpu-bundle/run "* | *": tar xf "* | \
+    *": ./ddp bundle"* | *": ./ddp doctor --gpu"* | *": gpu-bundle/tools/"* | *": tar xf "* | \
         *"--backend cuda-gloo" | *" --master-addr node1 "* | *"mpirun -H node1:2,node2:2 "* | *": torchrun "* | \
         *": kill -KILL "* | *": taskset "* | *": module load "* | *": apptainer "* | *" apptainer exec "* | \
         *": docker "* | *" -n 16 "* | \
@@ -215,7 +215,7 @@ like()
     mpirun*) [ -n "$has_mpirun" ] || return ;;
     tools/scaling_model*" -o "*) [ -n "$has_matplotlib" ] || return ;;
     tools/scaling_model* | python3*) [ -n "$has_python3" ] || return ;;
-    "./ddp plot "*) [ -n "$has_matplotlib" ] || [[ $words == *--text* ]] || return ;;
+    "./ddp plot "*) [ -n "$has_matplotlib" ] || [[ $words == *--text* || $words == *".json"* ]] || return ;;
     *"slurm "* | srun* | *sbatch* | "cat ddp-"*) [ -n "$has_slurm" ] || return ;;
     esac
     case $words in

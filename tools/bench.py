@@ -58,9 +58,8 @@ def shown(command):
 
 
 def ours_environment():
-    """Waiting threads spin as briefly as ./ddp run lets them; DDP_LIBRARY_PATH has the libraries of a GPU bundle."""
-    path = os.environ.get("DDP_LIBRARY_PATH")
-    return {"GOMP_SPINCOUNT": "2000"} | os.environ | ({"LD_LIBRARY_PATH": path} if path else {})
+    """Waiting threads spin as briefly as ./ddp run lets them."""
+    return {"GOMP_SPINCOUNT": "2000"} | os.environ
 
 
 def run(command):
@@ -109,7 +108,7 @@ class Bench:
         self.set = f"cifar10:{self.data}" if self.data else "synthetic"
         self.rounds = args.rounds or (1 if args.quick else args.default_rounds)
         self.env, self.torch_env, self.load = (), (), os.getloadavg()[0]
-        self.out = f"{os.environ.get('DDP_BENCH_OUT', f'{ROOT}/build/bench')}/{args.name}"
+        self.out = f"{ROOT}/build/bench/{args.name}"
         os.makedirs(self.out, exist_ok=True)
 
     def steps(self, count):
@@ -870,70 +869,42 @@ def sent_cell(what, command):
 
 # --- on a GPU ---------------------------------------------------------------------------------------------
 
-GPU_MODES = ("eager", "channels_last", "graph", "reduce_overhead", "max_autotune")
+GPU_MODES = ("eager", "channels_last", "graph")
 # name: network, type, size of images, the shortest time that the chip could need for a step (two estimates in ms),
 # steps in a group, after which the loss is read, and epochs, each of 5 groups
 GPU_JOBS = {
     "resnet18_tf32": ("resnet18", "tf32", 32, (0.36, 0.50), 39, 6),
     "resnet18_fp16": ("resnet18", "fp16", 32, (0.28, 0.48), 39, 6),
-    "resnet18_bf16": ("resnet18", "bf16", 32, (0.28, 0.48), 39, 6),
-    "resnet18_f32": ("resnet18", "f32", 32, (1.30, 1.40), 39, 6),
     "resnet50_fp16": ("resnet50", "fp16", 224, (25.9, 25.9), 4, 4),
-    "resnet18_tf32_pipeline": ("resnet18", "tf32", 32, (0.36, 0.50), 39, 3),
-    "resnet18_fp16_pipeline": ("resnet18", "fp16", 32, (0.28, 0.48), 39, 3),
 }
 
 
-def gpu_command(b, arch, kind, *options):
-    amp = kind in ("fp16", "bf16")
-    return b.command("05_ddp_amp" if amp else "01_single_gpu", 0, "-a", arch, "-b", 256, "-j", b.args.workers,
-                     *(("--amp", kind) if amp else ("--tf32" if kind == "tf32" else "--no-tf32",)), *options)
-
-
 def gpu_job(b, name):
-    """-> our ms per step, {mode: PyTorch's}, floor. A _pipeline job crops, flips and normalises real input. The other
-    jobs use one batch in the GPU's memory for PyTorch, and no augmentation for ours."""
+    """-> our ms per step, {mode: PyTorch's}, floor. PyTorch uses one batch in the GPU's memory, and we no
+    augmentation."""
     arch, kind, size, floor, group, epochs = GPU_JOBS[name]
-    pipeline, steps = name.endswith("_pipeline"), 5 * group
-    command = gpu_command(b, arch, kind, "--augment" if pipeline else "--no-augment", "--train-samples", 256 * steps,
-                          "--test-samples", 256, "--epochs", epochs, "-p", group,
-                          *(() if b.data and size == 32 else ("--data", "synthetic", "--image-size", size)))
+    amp, steps = kind == "fp16", 5 * group
+    command = b.command("05_ddp_amp" if amp else "01_single_gpu", 0, "-a", arch, "-b", 256, "-j", min(16, CORES),
+                        *(("--amp", kind) if amp else ("--tf32",)), "--no-augment", "--train-samples", 256 * steps,
+                        "--test-samples", 256, "--epochs", epochs, "-p", group,
+                        *(() if b.data and size == 32 else ("--data", "synthetic", "--image-size", size)))
 
     def ours():
         """The first epoch records the CUDA graph and is not measured."""
         return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
 
-    torch = Torch(b, "epoch" if pipeline else "step", b.args.modes, ("eager",), device="cuda", arch=arch,
-                  type=kind, size=size, group=group, steps=steps * (1 if pipeline else epochs - 1),
-                  workers=b.args.workers)
+    torch = Torch(b, "step", b.args.modes, ("eager",), device="cuda", arch=arch, type=kind, size=size, group=group,
+                  steps=steps * (epochs - 1))
     found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
     torch.close()
     times = {mode: 256e3 / median(rates) for mode, rates in torch.rates.items()}
     return 256e3 / median(found["ours"]), times, floor
 
 
-def gpu_first(b):
-    ours = gpu_command(b, "resnet18", "tf32", "--max-steps", 1, "-p", 1)
-    sides = {"ours": lambda: seconds_until("== step:", ours)[0]}
-    if b.args.modes:
-        command = b.torch("first", device="cuda", mode="eager", type="tf32", workers=min(b.args.workers, 4))
-        sides["eager"] = lambda: seconds_until('"loss"', command, os.environ)[0]
-    found = {name: median(values[1:]) for name, values in in_turns(b.rounds + 1, sides).items()}
-    return found.pop("ours"), found, None
-
-
-def gpu_curve(b, kind):
-    begin = time.perf_counter()
-    events = b.events(gpu_command(b, "resnet18", kind, "--epochs", 5))
-    seconds = time.perf_counter() - begin
-    say(f"curve_{kind}: top1 {[e['top1'] for e in events if e['event'] == 'epoch']}")
-    return seconds, {}, None
-
-
 def gpu_row(name, ours, torch, floor):
     best = min(torch, key=torch.get, default=None)
-    return (name, "{} to {}".format(*floor) if floor else "", f"**{ours:.3f} {'ms' if floor else 's'}**",
-            "{:.0f} to {:.0f} %".format(*(100 * ms / ours for ms in floor)) if floor else "",
+    return (name, "{} to {}".format(*floor), f"**{ours:.3f} ms**",
+            "{:.0f} to {:.0f} %".format(*(100 * ms / ours for ms in floor)),
             *(f"{torch[mode]:.3f} ({mode}), {torch[mode] / ours:.2f}x" if mode in torch else ""
               for mode in ("eager", best)))
 
@@ -949,14 +920,11 @@ def gpu_and_torch(b):
 
 
 def bench_gpu(b):
-    """Writes OUT/table.md again after each job. A job that fails does not stop the others."""
-    jobs = {name: lambda name=name: gpu_job(b, name) for name in GPU_JOBS} | {"first": lambda: gpu_first(b)}
-    if b.data:
-        jobs |= {f"curve_{kind}": lambda kind=kind: gpu_curve(b, kind) for kind in ("f32", "tf32", "fp16")}
-    rows, failed, b.out = [], 0, b.args.out or b.out
-    for name in [name for name in jobs if re.search(b.args.only, name)]:
+    """Writes build/bench/gpu/table.md again after each job. A job that fails does not stop the others."""
+    rows, failed = [], 0
+    for name in [name for name in GPU_JOBS if re.search(b.args.only, name)]:
         try:
-            rows.append(gpu_row(name, *jobs[name]()))
+            rows.append(gpu_row(name, *gpu_job(b, name)))
         except (RuntimeError, OSError, statistics.StatisticsError) as error:
             failed += 1
             say(f"{name} failed: {error}")
@@ -979,7 +947,7 @@ BENCHMARKS = {
     "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),
     "virtual": (bench_virtual, 3, "--virtual-ranks against as many real ranks"),
     "steps": (bench_steps, 3, "all steps with the same job on the same cores"),
-    "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: gpu-bundle/run bench)"),
+    "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: tools/bench.py gpu)"),
 }
 
 
@@ -1007,14 +975,11 @@ def parse():
     gpu = parser.add_argument_group("options of gpu")
     gpu.add_argument("--only", default=".", metavar="REGEX", help="only jobs that match")
     gpu.add_argument("--modes", default=",".join(GPU_MODES), metavar="A,B", help="PyTorch's modes; '' measures only ours")
-    gpu.add_argument("--workers", type=int, default=min(16, CORES), help="loader workers of each side")
-    gpu.add_argument("--build", default=os.environ.get("BUILD"), help="folder with the built programs")
-    gpu.add_argument("--out", help="folder for table.md")
     args = parser.parse_args()
     if args.rounds is not None and not 1 <= args.rounds <= 99:
         parser.error("--rounds is a number from 1 to 99")
     args.modes = [mode for mode in args.modes.split(",") if mode]
-    args.build = args.build or f"{ROOT}/build/{'cuda' if args.name == 'gpu' else 'cpu'}"
+    args.build = os.environ.get("BUILD") or f"{ROOT}/build/{'cuda' if args.name == 'gpu' else 'cpu'}"
     args.data = find_cifar()
     return args
 

@@ -67,8 +67,6 @@ def make_training(args, batch, wrap=lambda model: model):
 
     if args.mode.startswith("compile"):
         model = torch.compile(model)
-    elif args.mode in ("reduce_overhead", "max_autotune"):
-        forward = torch.compile(forward, mode=args.mode.replace("_", "-"))
 
     def step(images, labels):
         optimizer.zero_grad(set_to_none=True)
@@ -82,7 +80,7 @@ def make_training(args, batch, wrap=lambda model: model):
 
 
 def record(step, images, labels):
-    """A step as one CUDA graph, which reads this batch; other batches are copied into it."""
+    """A step as one CUDA graph, which reads this batch."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -93,10 +91,7 @@ def record(step, images, labels):
     with torch.cuda.graph(graph):
         loss = step(images, labels)
 
-    def replay(new_images, new_labels):
-        if new_images is not images:
-            images.copy_(new_images, non_blocking=True)
-            labels.copy_(new_labels, non_blocking=True)
+    def replay(*_):
         graph.replay()
         return loss
 
@@ -235,8 +230,7 @@ def make_loader(args, **options):
     data = Images()
     sampler = torch.utils.data.DistributedSampler(data) if args.what == "launch" else None
     return data, torch.utils.data.DataLoader(
-        data, batch_size=args.batch, sampler=sampler, shuffle=sampler is None, num_workers=args.workers,
-        pin_memory=args.device == "cuda", **options)
+        data, batch_size=args.batch, sampler=sampler, shuffle=sampler is None, num_workers=args.workers, **options)
 
 
 def prepare_folder(args):
@@ -270,12 +264,10 @@ def worker_mb():
 
 
 def prepare_epoch(args):
-    data, loader = make_loader(args, persistent_workers=args.workers > 0, drop_last=args.device == "cuda")
+    data, loader = make_loader(args, persistent_workers=args.workers > 0)
     step = make_training(args, make_batch(args))
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")                         # resets the peak, after the files were read
-    if args.device == "cuda":
-        next(iter(loader))                      # starts the workers
     if args.mode.startswith("compile"):         # compiling is not part of an epoch
         for rows in {args.batch, len(data) % args.batch or args.batch}:
             step(torch.randn(rows, 3, 32, 32), torch.randint(10, (rows,))).item()
@@ -284,7 +276,7 @@ def prepare_epoch(args):
         begin, waited, images, batches = time.perf_counter(), 0.0, 0, iter(loader)
         for count in range(1, (args.steps or len(loader)) + 1):
             mark = time.perf_counter()
-            batch = [part.to(args.device, non_blocking=True) for part in next(batches)]
+            batch = next(batches)
             waited += time.perf_counter() - mark
             loss = step(*batch)
             images += len(batch[1])
@@ -307,7 +299,7 @@ def take_first_step(args):
         wrap = (torch.nn.parallel.DistributedDataParallel,)
     _, loader = make_loader(args)
     step = make_training(args, make_batch(args), *wrap)
-    batch = [part.to(args.device) for part in next(iter(loader))]
+    batch = next(iter(loader))
     for _ in range(args.steps):
         print(json.dumps({"step": step(*batch).item()}), flush=True)
     return {"loss": step(*batch).item(), "rank": dist.get_rank() if args.what == "launch" else 0}

@@ -3,9 +3,8 @@
 
     ./ddp plot RUN.jsonl...      loss and accuracy from --metrics files: lines are training batches (or means of
                                  several), points are the test set after each epoch
-    ./ddp plot --usage FILE      processor, memory and GPU use, which ./ddp usage wrote
-    ./ddp plot RUN.json          timeline of a training step from a --trace file, with a lane for each thread
-    ./ddp plot RUN.json [RUN.jsonl] -o RUN.html     the page of ./ddp run --watch, with the whole run inside
+    ./ddp plot RUN.json [RUN.jsonl]      the page of ./ddp run --watch, with a whole run inside: the timeline of a
+                                 --trace file. https://ui.perfetto.dev opens this file, too
     ./ddp plot PREDICTIONS.csv   confusion matrix from a --predictions file
     ./ddp plot docs/steps.csv    time of an epoch: the article's programs, and ours, which ./ddp bench steps measured
 """
@@ -19,7 +18,6 @@ import re
 import shutil
 import statistics
 import sys
-from dataclasses import dataclass
 
 NO_MATPLOTLIB = 69              # the exit status
 
@@ -173,193 +171,7 @@ def print_chart(title, points, wide, high):
     print(" " * 10 + "+" + "-" * wide + f"\n{'0':>12}{right:{wide - 8}.4g} epochs\n")
 
 
-# --- usage ----------------------------------------------------------------------------------------
-
-
-def draw_usage(paths, output):
-    (path,) = paths
-    samples = [e for e in read_events(path) if e.get("event") == "usage"]
-    if not samples:
-        raise ValueError(f"no usage in it; write it with ./ddp usage -o {path} COMMAND...")
-    figure, (shares, memory) = pyplot().subplots(2, 1, figsize=(9, 5), layout="constrained", sharex=True,
-                                                 height_ratios=(2, 1))
-    lines = (("machine_cpu", "all cores, %"), ("gpu", "GPU, % of the time in which any kernel ran"))
-    sizes = (("rss_mb", "memory of the processes, MB"), ("gpu_mb", "memory of the GPU, MB"))
-    for chart, keys in ((shares, lines), (memory, sizes)):
-        for key, label in keys:
-            points = [(e["t"], e[key]) for e in samples if key in e]
-            if points:
-                chart.plot(*zip(*points), lw=1, label=label)
-        chart.set_ylim(bottom=0)
-        chart.grid(alpha=0.3)
-        chart.legend(frameon=False)
-    shares.set_ylim(0, 105)
-    memory.set(xlabel="s", xlim=(0, samples[-1]["t"]))
-    figure.savefig(output)
-    return f"{len(samples)} samples"
-
-
-# --- timelines ------------------------------------------------------------------------------------
-
-
-@dataclass
-class Span:
-    process: str
-    track: str
-    begin: float                # ms
-    end: float
-    name: str
-    call: str = ""              # of a collective: "gradients #212", the same on all ranks
-    parent: "Span" = None       # the span around it, on the same track
-
-    def around(self):
-        span = self.parent
-        while span:
-            yield span
-            span = span.parent
-
-    def depth(self):
-        return sum(1 for _ in self.around())
-
-
-def read_timeline(path):
-    """{(process, track), as numbers: [Span], sorted by begin}. A span that a killed run never ended ends with the
-    timeline."""
-    names, lanes, begun = {}, {}, {}
-    end = 0
-    for e in read_events(path):
-        lane, begin = (e["pid"], e["tid"]), e.get("ts", 0) / 1e3
-        end = max(end, begin + e.get("dur", 0) / 1e3)
-        if e["ph"] == "M" and "name" in e["args"]:
-            names[lane if e["name"] == "thread_name" else e["pid"]] = e["args"]["name"]
-        elif e["ph"] in "BX":
-            span = Span("", "", begin, begin + e["dur"] / 1e3 if "dur" in e else None, e["name"],
-                        e.get("args", {}).get("call", ""))
-            lanes.setdefault(lane, []).append(span)
-            if e["ph"] == "B":
-                begun.setdefault(lane, []).append(span)
-        elif e["ph"] == "E" and begun.get(lane):
-            begun[lane].pop().end = begin
-    if not lanes:
-        raise ValueError("there are no spans in it; make one with --trace FILE")
-    for lane, spans in lanes.items():
-        for span in spans:
-            span.process, span.track = names.get(lane[0], ""), names.get(lane, "")
-            span.end = end if span.end is None else span.end
-            if span.end < span.begin:
-                raise ValueError(f"the span '{span.name}' ends before it begins")
-        spans.sort(key=lambda span: (span.begin, -span.end))
-        set_parents(spans)
-    return dict(sorted(lanes.items()))
-
-
-def set_parents(spans):
-    inside = []
-    for span in spans:
-        while inside and inside[-1].end <= span.begin:
-            inside.pop()
-        span.parent = inside[-1] if inside else None
-        inside.append(span)
-
-
-def find_units(lanes, name):
-    """[(begin, end)] of the spans of this name, in the first lane that has any; of training steps if name is None. A
-    step lasts from the first forward after an update (a batch in parts has several) to the next such forward, or to
-    the end of the epoch."""
-    last = max(span.end for spans in lanes.values() for span in spans)
-    inner = {name} if name else {"forward", "evaluate"}
-    for spans in lanes.values():
-        found = [span for span in spans if span.name == (name or "forward")
-                 and not any(outer.name in inner for outer in span.around())]
-        updates = [span.begin for span in spans if span.name == "optimizer"]
-        if not name and updates:
-            found = [span for span, before in zip(found, [None] + found)
-                     if not before or any(before.begin < update < span.begin for update in updates)]
-        begins = [span.begin for span in found] + [last]
-        ends = [span.end if name else span.parent.end if span.parent else last for span in found]
-        if found:
-            return [(begin, min(end, after)) for begin, end, after in zip(begins, ends, begins[1:])]
-    return []
-
-
-def choose_window(lanes, name=None, first=None, count=1):
-    """-> begin, end, title: of `count` units from number `first` on (1, 2, ...), or of a typical one."""
-    units, what = find_units(lanes, name), name or ("step" if count == 1 else "steps")
-    if not units and not name and first is None:
-        spans = list(itertools.chain(*lanes.values()))
-        return min(span.begin for span in spans), max(span.end for span in spans), "the whole run"
-    windows = [(units[i][0], units[i + count - 1][1], i + 1) for i in range(len(units) - count + 1)]
-    if (first or 1) > len(windows):
-        wanted = f"spans '{name}'" if name else "training steps"
-        raise ValueError(f"there are only {len(units)} {wanted}")
-    skipped = len(windows) // 4             # typical: of median length among the middle half
-    middle = sorted(windows[skipped:len(windows) - skipped], key=lambda window: window[1] - window[0])
-    begin, end, number = windows[first - 1] if first else middle[(len(middle) - 1) // 2]
-    numbers = f"{number} to {number + count - 1}" if count > 1 else number
-    return begin, end, f"{what} {numbers} of {len(units)}"
-
-
-def choose_rows(lanes, begin, end):
-    """[(process, track, [(row, Span)])]: the visible spans of a window. Spans around all of it, like an epoch, are left
-    out. Rows that contain only spans too short to see are also left out."""
-    def length(span):
-        return (min(span.end, end) - max(span.begin, begin)) / (end - begin)
-
-    found = []
-    for spans in lanes.values():
-        visible = [(span.depth(), span) for span in spans if length(span) > 0]
-        deepest = max((depth for depth, span in visible if length(span) >= 0.005), default=-1)
-        around = max((depth for depth, span in visible if depth < deepest and length(span) >= 0.95), default=-1)
-        rows = [(depth, span) for depth, span in visible if around < depth <= deepest]
-        top = min((depth for depth, _ in rows), default=0)
-        if rows:
-            found.append((rows[0][1].process, rows[0][1].track, [(depth - top, span) for depth, span in rows]))
-    return found
-
-
-KINDS = (("forward", "#8ab8f0", "^forward"), ("backward", "#c0a8ee", "^backward"),
-         ("optimizer", "#8fd19e", "^optimizer"),
-         ("communication", "#f5b562", "^(all_|reduce|broadcast|scatter|gather|send|receive|barrier|compare|slow)"),
-         ("waiting", "#c6cad0", "^(wait|meet)"), ("loading", "#7ed0c8", "^load"), ("other", "#e6a9c6", ""))
-
-
-def kind_of(name):
-    return next(kind for kind in KINDS if re.match(kind[2], name))
-
-
-def label(name, room):
-    """As much of a name as fits into `room` letters: all of it, its first word, the size at its end, or nothing."""
-    size = re.sub(r"^\D*", "", name)
-    return next((text for text in (name, name.split(" ")[0], size, "") if len(text) <= room))
-
-
-def draw_timeline(paths, output, name=None, first=None, count=1):
-    (path,) = paths
-    lanes = read_timeline(path)
-    begin, end, what = choose_window(lanes, name, first, count)
-    plt, rows = pyplot(), choose_rows(lanes, begin, end)
-    high = sum(1.3 + max(row for row, _ in spans) for _, _, spans in rows)
-    figure, chart = plt.subplots(figsize=(9, 1.15 + 0.21 * high), layout="constrained")
-    legend = 0.5 / figure.get_figheight()       # its share of the height
-    figure.get_layout_engine().set(rect=(0, legend, 1, 1 - legend))
-    y, ticks, used = 0, [], {}
-    for process, track, spans in rows:
-        for row, span in spans:
-            kind = kind_of(span.name)
-            left, right = (min(max(t, begin), end) - begin for t in (span.begin, span.end))
-            used[kind] = chart.barh(y + row, right - left, left=left, height=0.95, color=kind[1])
-            chart.text((left + right) / 2, y + row, label(span.name, (right - left) / (end - begin) * 118),
-                       ha="center", va="center", fontsize=8, clip_on=True)
-        several = len({row[0] for row in rows}) > 1
-        ticks.append((y, f"{process}: {track}" if several else track))
-        y += 1.3 + max(row for row, _ in spans)
-    chart.set(xlim=(0, end - begin), ylim=(y - 0.7, -0.6), xlabel="ms")
-    chart.set_yticks([y for y, _ in ticks], [text for _, text in ticks])
-    chart.grid(axis="x", alpha=0.3)
-    figure.legend(used.values(), [kind[0] for kind in used], ncols=len(KINDS), loc="lower left",
-                  frameon=False, title=what, alignment="left")
-    figure.savefig(output)
-    return f"{what}: {end - begin:.1f} ms"
+# --- the page of a run ---------------------------------------------------------------------------
 
 
 def write_page(paths, output):
@@ -457,7 +269,7 @@ def draw_bars(paths, output):
 # --- which view ---------------------------------------------------------------------------------------
 
 # How a file begins: the default name of the picture, and the function that draws it.
-VIEWS = {'{"event":': ("runs.svg", draw_curves), "[": ("timeline.svg", draw_timeline),
+VIEWS = {'{"event":': ("runs.svg", draw_curves), "[": ("run.html", write_page),
          "index,": ("confusion.svg", draw_confusion), "program,": ("steps.svg", draw_bars)}
 
 
@@ -471,22 +283,12 @@ def view_of(path):
                      "train with --metrics RUN.jsonl, --trace RUN.json or --predictions FILE.csv")
 
 
-def positive(text):
-    if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f"must be at least 1, not '{text}'")
-    return int(text)
-
-
 def parse():
     parser = argparse.ArgumentParser(prog="./ddp plot", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png; for a --trace file also FILE.html")
+    parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png; for a --trace file FILE.html")
     parser.add_argument("--text", action="store_true", help="curves: draw in the terminal")
-    parser.add_argument("--usage", action="store_true", help="draw what ./ddp usage wrote")
-    parser.add_argument("--step", type=positive, metavar="N", help="timeline: training step N instead of a typical one")
-    parser.add_argument("--steps", type=positive, default=1, metavar="K", help="timeline: number of steps (1)")
-    parser.add_argument("--span", metavar="NAME", help="timeline: spans of this name instead of steps: --span evaluate")
     args = parser.parse_args()
     if args.output and not args.output.endswith((".svg", ".png", ".html")):
         parser.error(f"-o must be FILE.svg, FILE.png or FILE.html, not '{args.output}'")
@@ -494,27 +296,18 @@ def parse():
 
 
 def choose_view(parser, args):
-    """-> the picture's path, and a function that draws it. Wrong combinations of options end the program."""
+    """-> the picture's path, and a function that draws it. Wrong combinations of files and options end the program."""
     views = [view_of(path) for path in args.files]
-    output, draw = views[0]
+    output, draw = max(views, key=lambda view: view[1] is write_page)
     kinds = {view[1] for view in views}
-    if args.output and args.output.endswith(".html"):
-        if draw_timeline not in kinds or kinds - {draw_timeline, draw_curves} or args.usage or args.text:
-            parser.error("FILE.html is for --trace files, with or without the run's --metrics")
-        return args.output, write_page
-    if args.usage:
-        if draw is not draw_curves or len(views) > 1 or args.text:
-            parser.error("--usage is for one file of ./ddp usage")
-        output, draw = "usage.svg", draw_usage
-    if len(views) > 1 and kinds != {draw_curves}:
-        parser.error("only --metrics files can share a picture")
+    if len(views) > 1 and not kinds <= {draw_curves, write_page}:
+        parser.error("only --metrics files can share a picture, and only with a --trace file a page")
     if args.text and draw is not draw_curves:
         parser.error("--text is for --metrics files")
-    if draw is draw_timeline:
-        return args.output or output, lambda *files: draw(*files, args.span, args.step, args.steps)
-    if args.step or args.span or args.steps > 1:
-        parser.error("--step, --steps and --span are for --trace files")
-    return args.output or output, draw
+    output = args.output or output
+    if output.endswith(".html") != (draw is write_page):
+        parser.error("FILE.html is for --trace files, FILE.svg and FILE.png for the others")
+    return output, draw
 
 
 def main():

@@ -14,8 +14,9 @@ import signal
 import statistics
 import sys
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 
-from plot import FILE_ERRORS, end_with, find_units, read_events, read_timeline, view_of, draw_curves, draw_timeline
+from plot import FILE_ERRORS, end_with, read_events, view_of, draw_curves, write_page
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
@@ -45,6 +46,80 @@ def milliseconds(span):
 # --- reading ----------------------------------------------------------------------------------------
 
 
+@dataclass
+class Span:
+    process: str
+    track: str
+    begin: float                # ms
+    end: float
+    name: str
+    call: str = ""              # of a collective: "gradients #212", the same on all ranks
+    parent: "Span" = None       # the span around it, on the same track
+
+    def around(self):
+        span = self.parent
+        while span:
+            yield span
+            span = span.parent
+
+    def depth(self):
+        return sum(1 for _ in self.around())
+
+
+def read_timeline(path):
+    """{(process, track), as numbers: [Span], sorted by begin}. A span that a killed run never ended ends with the
+    timeline."""
+    names, lanes, begun = {}, {}, {}
+    end = 0
+    for e in read_events(path):
+        lane, begin = (e["pid"], e["tid"]), e.get("ts", 0) / 1e3
+        end = max(end, begin + e.get("dur", 0) / 1e3)
+        if e["ph"] == "M" and "name" in e["args"]:
+            names[lane if e["name"] == "thread_name" else e["pid"]] = e["args"]["name"]
+        elif e["ph"] in "BX":
+            span = Span("", "", begin, begin + e["dur"] / 1e3 if "dur" in e else None, e["name"],
+                        e.get("args", {}).get("call", ""))
+            lanes.setdefault(lane, []).append(span)
+            if e["ph"] == "B":
+                begun.setdefault(lane, []).append(span)
+        elif e["ph"] == "E" and begun.get(lane):
+            begun[lane].pop().end = begin
+    if not lanes:
+        raise ValueError("there are no spans in it; make one with --trace FILE")
+    for lane, spans in lanes.items():
+        for span in spans:
+            span.process, span.track = names.get(lane[0], ""), names.get(lane, "")
+            span.end = end if span.end is None else span.end
+            if span.end < span.begin:
+                raise ValueError(f"the span '{span.name}' ends before it begins")
+        spans.sort(key=lambda span: (span.begin, -span.end))
+        set_parents(spans)
+    return dict(sorted(lanes.items()))
+
+
+def set_parents(spans):
+    inside = []
+    for span in spans:
+        while inside and inside[-1].end <= span.begin:
+            inside.pop()
+        span.parent = inside[-1] if inside else None
+        inside.append(span)
+
+
+def find_steps(spans):
+    """[(begin, end)] of the training steps in a lane. A step lasts from the first forward after an update (a batch in
+    parts has several) to the next such forward, or to the end of the epoch."""
+    inner, last = {"forward", "evaluate"}, max(span.end for span in spans)
+    found = [span for span in spans if span.name == "forward" and not any(outer.name in inner for outer in span.around())]
+    updates = [span.begin for span in spans if span.name == "optimizer"]
+    if updates:
+        found = [span for span, before in zip(found, [None] + found)
+                 if not before or any(before.begin < update < span.begin for update in updates)]
+    begins = [span.begin for span in found] + [last]
+    ends = [span.parent.end if span.parent else last for span in found]
+    return [(begin, min(end, after)) for begin, end, after in zip(begins, ends, begins[1:])]
+
+
 def read_run(paths):
     """-> {rank: its lanes}, the options and facts of the metrics' first line"""
     ranks, config = defaultdict(dict), {}
@@ -53,7 +128,7 @@ def read_run(paths):
         if view is draw_curves:
             events = list(read_events(path))
             config = config or next((e for e in events if e.get("event") == "config"), {})
-        elif view is draw_timeline:
+        elif view is write_page:
             for lane, spans in read_timeline(path).items():
                 ranks[lane[0]][lane] = spans
         else:
@@ -67,7 +142,7 @@ def read_steps(lanes):
     """-> one rank's steps of the run's second half: [(ms of each kind, ms of each span's name, calls)]. calls:
     {number: (bytes, ms, ms of the simulated network)} of the gradients' all-reduces."""
     main = next((spans for spans in lanes.values() if any(s.name == "forward" for s in spans)), [])
-    units, steps = find_units({0: main}, None), []
+    units, steps = find_steps(main), []
     for begin, end in units[len(units) // 2:-1]:        # the last step contains the evaluation
         kinds, names, calls = defaultdict(float), defaultdict(float), {}
         for span in main:

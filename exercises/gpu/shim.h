@@ -9,7 +9,7 @@
 //   GPU_SLOW=compute:MS | nccl:MS   delays every copy, fill and host function, or every collective, send and receive
 //   GPU_TIMEOUT=S                   ends the run if, for S seconds (default 30; 0: no limit), a rank makes no call and
 //                                   does not wait, or all ranks wait. Prints what these ranks did last
-//   GPU_TRACE=FILE                  a timeline of all streams and ranks, for ./ddp plot and https://ui.perfetto.dev
+//   GPU_TRACE=FILE                  a timeline of all streams and ranks, for https://ui.perfetto.dev
 #pragma once
 #include "check.h"
 #include "cuda_runtime.h"

@@ -1,4 +1,4 @@
-"""Shared by make.py and live.py: models, data, one training step in PyTorch, and the files.
+"""Shared by the other files here: models, data, one training step in PyTorch, and the files.
 
 tests/test_step.c and test_step_amp.c read three kinds of safetensors files:
 
@@ -175,13 +175,6 @@ def load_fashion(folder=FASHION, train=True):
     images = read_idx(f"{folder}/{part}-images-idx3-ubyte.gz")
     labels = read_idx(f"{folder}/{part}-labels-idx1-ubyte.gz")
     return images[:, None], labels
-
-
-def load_cifar10(folder, train=True):
-    """Images (n, 3, 32, 32) and labels from the binary version's files."""
-    names = [f"data_batch_{i}.bin" for i in range(1, 6)] if train else ["test_batch.bin"]
-    rows = np.concatenate([np.fromfile(f"{folder}/{name}", np.uint8) for name in names]).reshape(-1, 3073)
-    return np.ascontiguousarray(rows[:, 1:]).reshape(-1, 3, 32, 32), rows[:, 0].copy()
 
 
 def pad_images(images, side):
