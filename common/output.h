@@ -5,8 +5,8 @@
 
 // Keeps the files of --save, `path` and path.best, for this run. Fails if one exists and is not a
 // checkpoint. Until this process ends, output_claim fails in all other processes, if the file
-// system has locks; it waits up to 3 s for a run that is just ending. A killed run leaves path.lock,
-// without the lock.
+// system has locks; it waits up to 3 s for a run that is just ending. A killed run leaves the file
+// path.lock, without the lock.
 bool output_claim(const char *path, Error *err);
 
 // Opens path.tmp (mode 0644 & ~umask). Each replace_open that succeeds needs one replace_commit,

@@ -1,4 +1,4 @@
-// Data sets: good files are read unchanged, bad files are refused with a message that names them. Also what is augmented,
+// Data sets: good files are read unchanged, bad files are refused with a message that names them. Also augmentation,
 // fingerprints and synthetic images. Damage of all kinds: tests/fuzz/fuzz_data.c.
 #include "check.h"
 #include "data/formats.h"

@@ -152,7 +152,7 @@ kill -KILL $pid
 check "SIGKILL ends launch" ends 137
 check "no rank outlives launch" at_last nothing_left
 
-# A script between launch and rank, which starts its program without exec, ends with launch, and its rank with the script.
+# A script between launch and rank, which starts its program without exec, ends with launch; its rank ends with it.
 printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
 chmod +x script.sh
 # abandoned N COMMAND...: kills the launcher when N processes have printed "ready". No rank may outlive it.
