@@ -4,7 +4,6 @@
 #include "comm.h"
 
 typedef struct RendezvousConfig {
-    int rank, size, local_rank;         // -1: not on the command line
     const char *address;                // where rank 0 listens
     int port;
     const char *interface;              // the network that the ranks use, or NULL
@@ -13,8 +12,8 @@ typedef struct RendezvousConfig {
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);
 
-// Finds this process's rank and the world size: on the command line, in the variables that torchrun
-// and launch set, or from Open MPI; without any of these, the process is alone.
+// Finds this process's rank and the world size: in the variables that torchrun and launch set, or
+// from Open MPI; without any of these, the process is alone.
 // Then connects the ranks (store.h); store_leave ends that. Fails unless all are the same program
 // with the same options, except local ones (args.h).
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);

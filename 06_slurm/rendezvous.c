@@ -1,6 +1,6 @@
 // rendezvous.c - finds this process's rank, and connects it to the other ranks.
 //
-//   which rank? options, or RANK and so on; else from Open MPI or Slurm; else it is alone
+//   which rank? from RANK and so on; else from Open MPI or Slurm; else it is alone
 //   where?      rank 0's address: from MASTER_ADDR and MASTER_PORT (meet_at), MPI, Slurm or a file
 //   meet        each rank connects to rank 0, which keeps the store from then on (store.h)
 //   agree       the same program? the same options? which ranks share a machine?
@@ -26,11 +26,8 @@ enum { MOST = 65535 };           // the largest rank or port
 
 void rendezvous_options(Args *args, RendezvousConfig *c)
 {
-    *c = (RendezvousConfig){ .rank = -1, .size = -1, .local_rank = -1, .port = -1, .timeout = 300 };
+    *c = (RendezvousConfig){ .port = -1, .timeout = 300 };
     args_add(args, ARGS_ROWS(
-        { "rank", 0, ARG_INT, &c->rank, "N", "this process's rank (-1: auto)", -1, MOST, true },
-        { "world-size", 0, ARG_INT, &c->size, "N", "number of ranks (-1: auto)", -1, MOST, true },
-        { "local-rank", 0, ARG_INT, &c->local_rank, "N", "rank on this machine", -1, MOST, true },
         { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .local = true },
         { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
         { "iface", 0, ARG_STRING, &c->interface, "NAME", "interface, such as eth0", .local = true },
@@ -63,11 +60,6 @@ static int number(const char *variable)
     return (int)value;
 }
 
-static int either(int option, const char *variable)
-{
-    return option >= 0 ? option : number(variable);
-}
-
 // launch passes rank 0 a socket that is bound already, so that no other program can take the port.
 // False: there is none for this port.
 static bool inherit_socket(StoreConfig *store)
@@ -91,17 +83,17 @@ static void meet_at(const char *host, int port, const World *world, StoreConfig 
         store->socket = tcp_bind(&store->place);
 }
 
-// The variables that torchrun and launch set. An option takes precedence over its variable.
+// The variables that torchrun and launch set. --master-addr and --master-port take precedence over
+// theirs.
 static void from_environment(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
     const char *host = c->address ? c->address : getenv("MASTER_ADDR");
-    int port = either(c->port, "MASTER_PORT");
-    *world = (World){ .rank = either(c->rank, "RANK"), .size = either(c->size, "WORLD_SIZE"),
-                      .local_rank = either(c->local_rank, "LOCAL_RANK"),
+    int port = c->port >= 0 ? c->port : number("MASTER_PORT");
+    *world = (World){ .rank = number("RANK"), .size = number("WORLD_SIZE"),
+                      .local_rank = number("LOCAL_RANK"),
                       .local_size = number("LOCAL_WORLD_SIZE") };
     if (world->rank < 0 || world->size < 0)
-        FAIL_USAGE("set both, or neither",
-                   "only one of RANK (--rank) and WORLD_SIZE (--world-size) is given");
+        FAIL_USAGE("set both, or neither", "only one of RANK and WORLD_SIZE is set");
     if (world->rank >= world->size)
         FAIL_USAGE("ranks are numbered from 0 to the world size - 1",
                    "the rank is %d, but the world size is %d", world->rank, world->size);
@@ -139,8 +131,6 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
     alarm(c->timeout > 0 ? (unsigned)c->timeout + 1 : 0);
     setenv("TERM", "dumb", 1);      // no progress bar: stdout may be a terminal that mpirun made
     openmpi_begin(world);
-    if (c->local_rank >= 0)
-        world->local_rank = c->local_rank;
     name_rank(world);
     if (world->rank == 0 && world->size > 1)
         store_offer(store, c->address, c->port, world->local_size == world->size);
@@ -155,13 +145,13 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
 
 static bool is_set(const char *variable) { return getenv(variable) && getenv(variable)[0]; }
 
-// One source gives rank and size: a size from another might not match. Options and variables count
-// as one source. --local-rank and --master-* go with any source. Returns the source's name.
+// One source gives rank and size: a size from another might not match. --master-addr and
+// --master-port go with any source. Returns the source's name.
 static const char *find_rank(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
-    if (c->rank >= 0 || c->size >= 0 || is_set("RANK") || is_set("WORLD_SIZE")) {
+    if (is_set("RANK") || is_set("WORLD_SIZE")) {
         from_environment(c, world, store);
-        return c->rank >= 0 ? "command line" : "environment";
+        return "environment";
     }
     // Where PMIx is the cluster's default, srun also sets PMIX_RANK.
     if (is_set("OMPI_COMM_WORLD_SIZE") || (is_set("PMIX_RANK") && !slurm_is_task())) {
@@ -169,13 +159,13 @@ static const char *find_rank(const RendezvousConfig *c, World *world, StoreConfi
         return "Open MPI";
     }
     if (slurm_is_task()) {
-        slurm_rank(c, world);
+        slurm_rank(world);
         name_rank(world);
         slurm_place(c, world, store);
         return "Slurm";
     }
     slurm_refuse();
-    *world = (World){ .rank = 0, .size = 1, .local_rank = c->local_rank, .local_size = 1 };
+    *world = (World){ .rank = 0, .size = 1, .local_rank = -1, .local_size = 1 };
     launcher_check(world->size);
     return "alone";
 }

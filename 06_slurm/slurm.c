@@ -43,11 +43,11 @@ static int count_ranks(const char *ranks)
     return count;
 }
 
-void slurm_rank(const RendezvousConfig *c, World *world)
+void slurm_rank(World *world)
 {
     const char *ranks = get("SLURM_GTIDS");
     *world = (World){ .rank = number("SLURM_PROCID"), .size = number("SLURM_STEP_NUM_TASKS"),
-                      .local_rank = c->local_rank >= 0 ? c->local_rank : number("SLURM_LOCALID"),
+                      .local_rank = number("SLURM_LOCALID"),
                       .local_size = ranks ? count_ranks(ranks) : -1 };
 }
 

@@ -5,9 +5,8 @@
 
 // Is this process a task of a step, started by srun?
 bool slurm_is_task(void);
-// Sets the task's rank, size, local_rank and local_size. --local-rank takes precedence over Slurm's
-// number.
-void slurm_rank(const RendezvousConfig *config, World *world);
+// Sets the task's rank, size, local_rank and local_size.
+void slurm_rank(World *world);
 
 // Sets where the ranks of a step meet; rank 0 also binds its socket there. The place is the step's
 // first host, and a port that each rank computes from the numbers of job and step. Fails if rank 0

@@ -54,7 +54,6 @@ bool ops_emulates(const Device *device, Type type);
 typedef struct StepSettings {
     float lr, momentum, weight_decay;
     int32_t nesterov;
-    float smoothing;    // the part of a training label that all classes share
     float clip_norm;    // gradients with a larger norm are scaled down to it; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
     int64_t step;       // from 1; skipped steps count
@@ -253,8 +252,7 @@ void one_hot(Ops *ops, const OneHotSpec *spec, const int32_t *batch, void *out, 
 // Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits). The
 // mean is over the rows that count. But with dlogits and rows_of_batch, the sum of this call's
 // losses is divided by rows_of_batch, so that the gradients of several calls add up. The batch_
-// fields of stats then cover all calls since scalars_set. Training smooths labels as PyTorch's
-// label_smoothing does: the target is (1 - smoothing) * onehot(label) + smoothing / classes.
+// fields of stats then cover all calls since scalars_set.
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                         Scalars *scalars, Stats *stats, float *dlogits);
 

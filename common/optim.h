@@ -7,7 +7,6 @@ typedef struct OptimConfig {
     double lr, momentum, weight_decay;
     double beta1, beta2;    // adamw
     bool nesterov;
-    double label_smoothing;
     const char *schedule;   // constant, step, cosine
     const char *milestones; // step: "30,60,80", the epochs of the decays
     double gamma;           // step: factor of each decay

@@ -32,6 +32,8 @@ done
 wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 
 check "01: --help fits a screen" test "$("$train" --help | wc -l)" -le 30
+check "07: at most 60 options" \
+    test "$("$BUILD/07_dist_eval/train" --help all | grep -cE '^(  -., |      )--')" -le 60
 
 # bounds: an option that takes a number takes its minimum and its maximum, but nothing just beyond them
 
@@ -66,16 +68,16 @@ done <"$TMP/once"
 tr -s ',\n' '\n' <<END | sed 's/^ //' >"$TMP/wanted"
 accumulate 1 65536, batch-size 1 65536, beta1 0 0.999999, beta2 0 0.999999, block 2 4096, bucket-mb 0.001 65536,
 clip-norm 0 1000000000, cosine-steps 0 1000000000, devices 0 64, dropout 0 0.99, epochs 1 1000000,
-gamma 0 1, growth-interval 1 1000000000, heads 1 256, image-size 28 1024, label-smoothing 0 1, layers 1 48,
-local-rank -1 65535, loss-scale 0 1099511627776,
+gamma 0 1, growth-interval 1 1000000000, heads 1 256, image-size 28 1024, layers 1 48,
+loss-scale 0 1099511627776,
 lr 0 1000, master-port -1 65535, master-port 0 65535, max-restarts 0 1000000, max-steps 0 1000000000,
 min-lr 0 1000, momentum 0 1, nnodes 1 4096, node-rank 0 4095,
-print-freq 1 1000000000, rank -1 65535, ranks 0 256, save-every 0 1000000000,
+print-freq 1 1000000000, ranks 0 256, save-every 0 1000000000,
 seed 0 1000000000000000, shared-link 0 1000000, slow-network 0 1000000,
 test-samples 0 100000000, threads 0 1024,
 timeout 0 1000000, train-samples 0 100000000,
 virtual-ranks 1 4096,
-wd 0 1000, width 1 8192, workers 0 64, world-size -1 65535
+wd 0 1000, width 1 8192, workers 0 64
 END
 check "the bounds are as listed here" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How a process finds its rank (from the command line, the environment or Open MPI), which contradictions it reports,
+# How a process finds its rank (from the environment or Open MPI), which contradictions it reports,
 # and which options and programs the ranks must share.
 #
 # ctest: SANITIZERS asan
@@ -25,11 +25,9 @@ by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 60 mpir
 
 one='[init] == local rank: 0, global rank: 0 of 1:'
 expect 0 "$one alone ==" with ""
-expect 0 "$one command line ==" with "" --rank 0 --world-size 1
 expect 0 "$one alone ==" with "RANK= WORLD_SIZE="
 expect 0 "$one alone ==" with "LOCAL_RANK=3 MASTER_ADDR=nowhere MASTER_PORT=x"
 
-expect 0 "$one command line ==" with "RANK=3 WORLD_SIZE=8" --rank 0 --world-size 1
 expect 0 "$one environment ==" \
     with "RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 PMIX_RANK=1"
 check "one line of it" test "$(grep -c '\[init\]' "$TMP/output")" = 1
@@ -60,7 +58,6 @@ wrong "the rank is 2, but the world size is 2" "$two RANK=2"
 wrong "MASTER_PORT is '70000', which is not a number from 0 to 65535" "$two RANK=1 MASTER_PORT=70000"
 check "a hint that helps" grep -q "hint: correct or unset this environment variable" "$TMP/output"
 wrong "but no MASTER_ADDR (--master-addr) is given" "RANK=0 WORLD_SIZE=2 MASTER_PORT=$port"
-wrong "only one of RANK" "" --rank 1
 wrong "no interface nowhere is up and has an IPv4 address" "$two RANK=0" --iface nowhere
 expect 1 "192.0.2.1 is not an address of this machine" with \
     "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port"
@@ -140,9 +137,9 @@ check "both ranks end with status 4" grep -qx 'statuses 4 4' "$TMP/output"
 check "before any work" not grep -q parameters "$TMP/output"
 of_1=(--no-shuffle --seed 0)
 expect 0 "has --shuffle no, but rank 0" both "" ""
-of_0=(--threads 1 --local-rank 1 --workers 0 --metrics a)
-of_1=(--threads 2 --local-rank 0 --workers 1 --metrics b --trace b.json)
-expect 0 "local rank: 0, global rank: 1 of 2" both "" ""
+of_0=(--threads 1 --workers 0 --metrics a)
+of_1=(--threads 2 --workers 1 --metrics b --trace b.json)
+expect 0 "local rank: 1, global rank: 0 of 2" both LOCAL_RANK=1 LOCAL_RANK=0
 check "these may differ" grep -qx 'statuses 0 0' "$TMP/output"
 cp "$train" other
 other=./other

@@ -67,8 +67,6 @@ kill "$(jobs -p)"
 wait
 
 all_of=(SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_NODELIST=x SLURM_GTIDS=3)
-expect 0 "0 of 1: command line ==" \
-    alone "${all_of[@]}" "$train" "${tiny[@]}" --rank 0 --world-size 1
 expect 0 "0 of 1: environment ==" alone "${all_of[@]}" RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}"
 expect 1 "SLURM_STEP_NODELIST is not set" alone "${all_of[@]}" SLURM_GTIDS=2,3 SLURM_STEP_NODELIST= \
     "$train" "${tiny[@]}"

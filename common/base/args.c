@@ -127,7 +127,10 @@ static bool is_listed(const char *values, const char *value)
 bool args_is(const Args *args, const char *name, const char *values)
 {
     char value[PATH_MAX];
-    value_text(find(args, name, strlen(name)), value, sizeof value);
+    const Option *option = find(args, name, strlen(name));
+    if (!option)
+        return false;
+    value_text(option, value, sizeof value);
     return is_listed(values, value);
 }
 

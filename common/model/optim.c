@@ -74,8 +74,6 @@ void optim_options(Args *args, OptimConfig *c)
           .max = 0.999999, .needs = "optim=adamw" },
         { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W",
           "weight decay (AdamW: only for matrices and convolutions)", .max = 1e3 },
-        { "label-smoothing", 0, ARG_DOUBLE, &c->label_smoothing, "S",
-          "fraction of each training label spread over all classes (0: none)", .max = 1 },
         { "schedule", 0, ARG_CHOICE, &c->schedule, "constant|step|cosine",
           "how the learning rate falls during the run" },
         { "milestones", 0, ARG_STRING, &c->milestones, "E,E,..",
@@ -189,7 +187,7 @@ StepSettings optim_settings(const Optim *optim, double lr, int64_t global_step)
     return (StepSettings){ .lr = lr, .momentum = c->momentum,
                            .weight_decay = c->weight_decay, .nesterov = c->nesterov,
                            .betas = { c->beta1, c->beta2 },
-                           .step = global_step + 1, .smoothing = c->label_smoothing };
+                           .step = global_step + 1 };
 }
 
 void optim_step(Optim *optim, const Scalars *scalars)

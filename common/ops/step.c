@@ -70,13 +70,13 @@ typedef struct RowSums {
     int before;             // classes ranked above the label; INT32_MAX: the loss is not finite
 } RowSums;
 
-// loss = log(sum(exp(z))) - sum(target * z). A row counts as correct in the top k if fewer than k
+// loss = log(sum(exp(z))) - z[label]. A row counts as correct in the top k if fewer than k
 // classes rank above its label; of equal logits the one with the lower index ranks higher. A label
 // that is not a class gives a loss of NaN.
-INLINE RowSums row_sums(const float *z, int classes, int label, double smooth)
+INLINE RowSums row_sums(const float *z, int classes, int label)
 {
     float top[TEAM], mine = label < classes ? z[label] : NAN;
-    double sum[TEAM] = { 0 }, target[TEAM] = { 0 }, share = smooth / classes;
+    double sum[TEAM] = { 0 };
     int before[TEAM] = { 0 };
     for (int k = 0; k < TEAM; k++)
         top[k] = -INFINITY;
@@ -85,11 +85,10 @@ INLINE RowSums row_sums(const float *z, int classes, int label, double smooth)
     float most = team_max(top);
     FOR_ROW(i, k, classes) {
         sum[k] += exp((double)z[i] - most);
-        target[k] += share > 0 ? share * z[i] : 0;      // 0 * infinity is NaN
         before[k] += i != label && !(z[i] < mine || (z[i] == mine && i > label));
     }
     RowSums r = { .most = most, .sum = team_sum(sum), .before = team_sum(before) };
-    r.loss = log(r.sum) + most - (team_sum(target) + (1 - smooth) * mine);
+    r.loss = log(r.sum) + most - mine;
     r.before = isfinite(r.loss) ? r.before : INT32_MAX;
     return r;
 }
@@ -119,11 +118,10 @@ INLINE void loss_row(const LossJob *j, size_t row, double *one)
     const float *z = j->logits + row * j->classes;
     float *dz = j->dlogits ? j->dlogits + row * j->classes : NULL;
     int label = j->labels[row];
-    double smooth = dz ? j->scalars->set.smoothing : 0, own = 1 - smooth;
-    double share = smooth / j->classes, scale = j->scalars->scale.value / j->scalars->over;
+    double scale = j->scalars->scale.value / j->scalars->over;
     RowSums r = { .before = INT32_MAX };
     if (label >= 0)
-        r = row_sums(z, j->classes, label, smooth);
+        r = row_sums(z, j->classes, label);
     one[LOSS] = r.loss;
     one[CORRECT1] = r.before < 1;
     one[CORRECT5] = r.before < 5;
@@ -131,7 +129,7 @@ INLINE void loss_row(const LossJob *j, size_t row, double *one)
     if (dz)
         FOR_ROW(i, k, j->classes) {
             double softmax = label < 0 ? 0 : exp((double)z[i] - r.most) / r.sum;
-            dz[i] = label < 0 ? 0 : scale * (softmax - own * (i == label) - share);
+            dz[i] = label < 0 ? 0 : scale * (softmax - (i == label));
         }
 }
 
@@ -163,7 +161,7 @@ INLINE void judge_row(const LossJob *j, Type type, size_t row)
     const float *z = j->logits + row * j->classes;
     Verdict verdict = { .label = j->labels[row] };
     if (verdict.label >= 0) {
-        RowSums r = row_sums(z, j->classes, verdict.label, 0);
+        RowSums r = row_sums(z, j->classes, verdict.label);
         for (int i = 1; i < j->classes; i++)
             if (!isnan(z[verdict.prediction]) && !(z[i] <= z[verdict.prediction]))
                 verdict.prediction = i;

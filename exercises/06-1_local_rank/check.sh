@@ -1,31 +1,28 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Starts processes with the variables that srun sets, on one node and on two, with ranks in blocks, cyclic and as in a
-# list of hosts. Rank 0 must print the right local rank of each process. One process has --local-rank.
+# list of hosts. Rank 0 must print the right local rank of each process.
 # fails with: on two nodes, in blocks: each rank has the local rank that Slurm gives it
 build
 
 # srun NAME RANKS...: starts all ranks, and waits for them. Each argument RANKS, such as "0,1", lists the ranks of one
-# node. Rank R's output is in NAME.R.out, and its right local rank in NAME.R.local. Rank $given has --local-rank 5.
-given=
+# node. Rank R's output is in NAME.R.out, and its right local rank in NAME.R.local.
 srun()
 {
-    local name=$1 node ranks rank local_rank tasks=0 pids=() option
+    local name=$1 node ranks rank local_rank tasks=0 pids=()
     shift
     for ranks; do tasks=$((tasks + $(tr , '\n' <<<"$ranks" | wc -l))); done
     for ((node = 0; node < $#; node++)); do
         ranks=${*:node + 1:1}
         local_rank=0
         for rank in ${ranks//,/ }; do
-            option=()
-            [ "$rank" != "$given" ] || option=(--local-rank 5)
             timeout --kill-after=2 "$limit" env SLURM_CLUSTER_NAME=made-up SLURM_JOB_ID=$$ SLURM_STEP_ID=0 \
                 SLURM_NTASKS="$tasks" SLURM_STEP_NUM_TASKS="$tasks" SLURM_JOB_NUM_NODES=$# \
                 SLURM_STEP_NUM_NODES=$# SLURM_STEP_NODELIST="node[1-$#]" SLURMD_NODENAME=node$((node + 1)) \
                 SLURM_NODEID="$node" SLURM_GTIDS="$ranks" SLURM_PROCID="$rank" SLURM_LOCALID=$local_rank \
                 "$train" "${tiny[@]}" --max-steps 1 "${meet_limit[@]}" --master-addr 127.0.0.1 \
-                --rendezvous "file:$PWD/$name.note" "${option[@]}" >"$name.$rank.out" 2>&1 &
+                --rendezvous "file:$PWD/$name.note" >"$name.$rank.out" 2>&1 &
             pids+=($!)
-            echo "${option[1]:-$local_rank}" >"$name.$rank.local"
+            echo "$local_rank" >"$name.$rank.local"
             local_rank=$((local_rank + 1))
         done
     done
@@ -61,6 +58,5 @@ claim "on two nodes, in blocks" blocks 0,1 2,3
 why="Here ranks 0 and 2 are on the first node. The local rank cannot be computed from the rank alone."
 claim "on two nodes, cyclic" turns 0,2 1,3
 why="Here the first node has three tasks, ranks 0, 1 and 3: srun took them from a list of hosts. No formula for blocks
-and turns fits. Only Slurm knows. (Rank 2 has --local-rank 5, which takes precedence.)"
-given=2
+and turns fits. Only Slurm knows."
 claim "on two nodes, three tasks and one" list 0,1,3 2
