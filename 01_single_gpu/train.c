@@ -249,7 +249,6 @@ static void count_step(Job *job)
 {
     job->state.step++;
     job->state.global_step++;
-    job->model->batches_seen++;
     log_progress(job->log, job->state.step, job->batch->count);
 }
 

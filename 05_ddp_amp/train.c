@@ -301,7 +301,6 @@ static void count_step(Job *job)
 {
     job->state.step++;
     job->state.global_step++;
-    job->model->batches_seen++;
     log_progress(job->log, job->state.step, job->batch->count);
 }
 
@@ -471,10 +470,9 @@ static void restore(Job *job)
 // Rule 1: the same start. All ranks get the parameters, buffers, momentum and state of rank 0.
 static void share_start(Job *job)
 {
-    const Model *m = job->model;
-    const Array arrays[] = { { m->params, m->param_count }, { m->buffers, m->buffer_count },
-                             { job->optim->values, job->optim->value_count } };
-    broadcast(job->comm, job->device, arrays, 3);
+    Array arrays[RUN_ARRAYS];
+    int count = run_arrays(job->model, job->optim, arrays);
+    broadcast(job->comm, job->device, arrays, count);
     comm_broadcast_host(job->comm, &job->state, sizeof job->state);
     compare_hashes(job->comm, job->device, model_hash(job->model));
 }

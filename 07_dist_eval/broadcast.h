@@ -3,11 +3,6 @@
 #pragma once
 #include "comm.h"
 
-typedef struct Array {
-    float *values;          // device memory
-    size_t count;
-} Array;
-
 // In place: all ranks get rank 0's values. Their lists have the same counts in the same order.
 void broadcast(Comm *comm, Device *device, const Array *arrays, int count);
 

@@ -7,8 +7,7 @@
 //   torchvision.models.resnet18(num_classes=10).load_state_dict(state)
 //
 // State that PyTorch keeps elsewhere (momentum, epoch, step, ...) is in the same file, in tensors
-// named ddp.*.
-// A crash during a save does not damage the previous file.
+// named ddp.*. A crash during a save does not damage the previous file.
 #pragma once
 #include "args.h"
 #include "check.h"
@@ -22,7 +21,6 @@ typedef struct CheckpointConfig {
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
 // The file to resume from, or NULL. For --resume auto it checks whether --save's file is there.
-// Warns if torchrun or launch has restarted a run that then begins at epoch 1 again.
 const char *checkpoint_find(const CheckpointConfig *config);
 
 typedef struct TrainState {
@@ -38,8 +36,13 @@ typedef struct TrainState {
     Stats running;              // of the current epoch
 } TrainState;
 
-// `dataset` is recorded for messages about a file that does not fit a model. True: the file is on
-// the disk.
+// What a run has in device memory: parameters, buffers, and the optimizer's arrays. A checkpoint
+// holds these and the TrainState, all ranks begin with rank 0's, and model_hash is of the first.
+// Fills the list and returns its length. Without optim, only the model's.
+enum { RUN_ARRAYS = 2 + OPTIM_ARENAS };
+int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS]);
+
+// True: the file is on the disk.
 bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
                      const char *dataset, Error *err);
 // Does --save-every ask for a checkpoint after state->global_step steps?

@@ -44,6 +44,11 @@ bool device_shares_memory(const Device *device);
 // Device memory, filled with zeros. If there is not enough, prints the size and ends the program.
 void *device_alloc(Device *device, size_t bytes);
 void device_free(Device *device, void *memory);
+typedef struct Array {
+    float *values;          // device memory
+    size_t count;
+    const char *name;       // in a checkpoint, what the names of its tensors begin with
+} Array;
 // Host memory that a device can copy from directly (pinned under CUDA). Not zeroed.
 void *host_alloc(size_t bytes);
 void host_free(void *memory);

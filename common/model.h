@@ -59,7 +59,6 @@ typedef struct Model {
     size_t grad_count;      // floats in grads: those of params[0] to params[grad_count - 1]
     size_t ready_count;     // floats that backward announces: the gradients and the free floats
     size_t buffer_count;
-    int64_t batches_seen;   // num_batches_tracked, which the training loop counts
     float *logits;          // (batch * per_row, classes): forward writes them from the first row on
     float *dlogits;         // (batch * per_row, classes): backward reads them likewise
     ModelTensor *tensors;   // in the order of the layers

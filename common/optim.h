@@ -37,11 +37,11 @@ double optim_lr(const OptimConfig *config, int ranks, int64_t taken, int64_t ste
 
 // One state value for every parameter, with the layout of the model's parameters.
 typedef struct OptimArena {
-    const char *name;       // its tensors in a checkpoint are ddp.NAME.PARAMETER
+    const char *name;       // as Array's, "ddp.momentum."
     float *values;          // device
 } OptimArena;
 
-enum { OPTIM_ARENAS = 2 };  // SGD has one, "momentum"; AdamW "exp_avg" and "exp_avg_sq"
+enum { OPTIM_ARENAS = 2 };  // SGD has one, momentum; AdamW exp_avg and exp_avg_sq
 
 typedef struct Optim {
     const OptimConfig *config;

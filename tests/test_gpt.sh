@@ -48,11 +48,10 @@ tr a '\001' <pages.txt >other.txt
 tr -d 'xyz' <pages.txt >fewer.txt
 for wrong in "other.txt --init" "fewer.txt -e --init" "other.txt --resume"; do
     # shellcheck disable=SC2086  # several words
-    expect 1 "trained on a text with different characters" "$one" \
-        "${small[@]}" --epochs 2 --data text:$wrong 01_single_gpu.st
+    expect 1 "its ddp.vocabulary is" "$one" "${small[@]}" --epochs 2 --data text:$wrong 01_single_gpu.st
 done
-expect 1 "trained with --heads 2, not 4" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
-expect 1 "use the same --arch, --layers, --width, --block and --data" \
+expect 1 "its ddp.heads is '2', not '4'" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
+expect 1 "use the options of the run that saved it (--arch" \
     "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
 
 # Each time that rank 1 reaches a 14th forward pass after a start, it is killed. An epoch has 15 steps.

@@ -98,8 +98,6 @@ for name in 01_single_gpu 02_data_parallel 07_dist_eval; do
 done
 "$BUILD/04_ddp_launcher/launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" <&- >&- 2>&-
 check "launch, closed: the run ends well" test $? = 0
-expect 0 "restart 2: no checkpoint is resumed, so training begins again" \
-    env TORCHELASTIC_RESTART_COUNT=2 "$train" "${small[@]}"
 
 wrong "--image-size: has no effect with --data text:a.txt" --data text:a.txt --image-size 40
 wrong "--image-size: has no effect with --data auto" --image-size 40

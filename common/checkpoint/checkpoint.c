@@ -1,11 +1,11 @@
 // checkpoint.c - saves and loads a training run. The file holds
 //
-//   layer1.0.conv1.weight, ...                 F32      parameters and running statistics
+//   ddp.epoch, ddp.running.loss_sum, ...       I64, F64 [1], see list_state
 //   layer1.0.bn1.num_batches_tracked, ...      I64 []   of every BatchNorm
-//   ddp.momentum.layer1.0.conv1.weight, ...    F32      of every parameter: the optimizer's arenas
+//   layer1.0.conv1.weight, ...                 F32      parameters and running statistics
+//   ddp.momentum.layer1.0.conv1.weight, ...    F32      of every parameter: the optimizer's arrays
 //   (AdamW: ddp.exp_avg., ddp.exp_avg_sq.)
-//   ddp.epoch, ddp.running.loss_sum, ...       I64, F64 [1], see state_fields
-//   __metadata__: format "pt", ddp.arch, ddp.dataset; of a gpt, ddp.vocabulary and ddp.heads
+//   __metadata__: see list_metadata
 #include "checkpoint.h"
 #include "progress.h"
 #include "output.h"
@@ -15,205 +15,199 @@
 #include <errno.h>
 #include <float.h>
 #include <limits.h>
-#include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The numbers of a TrainState that are saved, and their valid ranges.
-typedef struct StateField {
-    const char *name;
-    bool real;              // F64, else I64
-    size_t offset;          // in TrainState
-    double least, most;
-    bool younger;           // an old file may lack it; then 0
-} StateField;
+// --- the list ------------------------------------------------------------------------------------
 
-#define STATE(member) offsetof(TrainState, member)
-static const StateField state_fields[] = {
-    { "ddp.seed", false, STATE(seed), 0, 1e15 },
-    { "ddp.epoch", false, STATE(epoch), 0, 1e9 },
-    { "ddp.step", false, STATE(step), 0, 1e9 },
-    { "ddp.global_step", false, STATE(global_step), 0, 1e15 },
-    { "ddp.batch_size", false, STATE(batch_size), 1, 1e9 },
-    { "ddp.best_top1", true, STATE(best_top1), -1, 100 },
-    { "ddp.loss_scale", true, STATE(loss_scale), FLT_MIN, FLT_MAX },
-    { "ddp.clean_steps", false, STATE(clean_steps), 0, 1e9, .younger = true },
-    { "ddp.skipped_steps", false, STATE(skipped_steps), 0, 1e9, .younger = true },
-    { "ddp.running.loss_sum", true, STATE(running.loss_sum), 0, DBL_MAX },
-    { "ddp.running.count", false, STATE(running.count), 0, 1e15 },
-    { "ddp.running.correct1", false, STATE(running.correct1), 0, 1e15 },
-    { "ddp.running.correct5", false, STATE(running.correct5), 0, 1e15 },
-    { "ddp.order", false, STATE(order), 0, 1e15, .younger = true },
-};
-enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
+int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS])
+{
+    int n = 0;
+    list[n++] = (Array){ model->params, model->param_count, "" };
+    list[n++] = (Array){ model->buffers, model->buffer_count, "" };
+    for (int i = 0; optim && i < optim->arena_count; i++)
+        list[n++] = (Array){ optim->arenas[i].values, model->param_count, optim->arenas[i].name };
+    return n;
+}
 
-// --- a run in host memory, as the tensors of a file ----------------------------------------------
+// A tensor of the file. Its data are in host memory.
+typedef struct Named {
+    StTensor t;
+    double least, most;         // the range of its numbers
+    const ModelTensor *tensor;  // of the model, with the same shape; NULL: a number of the state
+    const Array *array;         // which holds its values on the device, or NULL
+    char name[96];              // t.name, of a tensor
+} Named;
 
-typedef struct Item {
-    char name[96];
-    void *value;                // in torch's layout, as in the file
-    const StateField *field;    // a number of the TrainState, or NULL
-    const ModelTensor *tensor;  // a tensor of the model, or NULL
-    float *arena;               // the host's copy of its arena, or NULL
-} Item;
-
-typedef struct Arena {
-    float *device, *host;       // the arena, and its copy
-    float *torch;               // its tensors in torch's layout, one after the other
-    size_t bytes;
-} Arena;
+enum { STATE_NUMBERS = 14 };
 
 typedef struct Contents {
     Model *model;
     TrainState state;
-    int64_t batches_seen;
-    Arena arenas[2 + OPTIM_ARENAS];
-    int arena_count;
-    StTensor *tensors;          // of the file
-    Item *items;                // what each tensor holds
+    int64_t batches;            // num_batches_tracked: for PyTorch
+    Array arrays[RUN_ARRAYS];
+    int array_count;
+    float *values;              // of all arrays' tensors
+    Named *list;
     int count;
 } Contents;
 
-static void add_item(Contents *c, const char *prefix, StTensor tensor, Item item)
+#define NUMBER(dtype, member, ...)                                                                 \
+    { { "ddp." #member, dtype, 1, { 1 }, &c->state.member, sizeof(int64_t) }, __VA_ARGS__ }
+
+static void list_state(Contents *c)
 {
-    Item *i = &c->items[c->count];
-    *i = item;
-    snprintf(i->name, sizeof i->name, "%s%.60s", prefix, tensor.name);
-    tensor.name = i->name;
-    tensor.data = i->value;
-    c->tensors[c->count++] = tensor;
+    const Named numbers[STATE_NUMBERS] = {
+        NUMBER("I64", seed, 0, 1e15),
+        NUMBER("I64", epoch, 0, 1e9),
+        NUMBER("I64", step, 0, 1e9),
+        NUMBER("I64", global_step, 0, 1e15),
+        NUMBER("I64", batch_size, 1, 1e9),
+        NUMBER("F64", best_top1, -1, 100),
+        NUMBER("F64", loss_scale, FLT_MIN, FLT_MAX),
+        NUMBER("I64", clean_steps, 0, 1e9),
+        NUMBER("I64", skipped_steps, 0, 1e9),
+        NUMBER("F64", running.loss_sum, 0, DBL_MAX),
+        NUMBER("I64", running.count, 0, 1e15),
+        NUMBER("I64", running.correct1, 0, 1e15),
+        NUMBER("I64", running.correct5, 0, 1e15),
+        NUMBER("I64", order, 0, 1e15),
+    };
+    memcpy(c->list, numbers, sizeof numbers);
+    c->count = STATE_NUMBERS;
 }
 
-static void add_arena(Contents *c, const char *prefix, bool buffers, float *device, size_t count)
+static void list_tensor(Contents *c, const ModelTensor *t, const Array *array, void *value)
 {
-    size_t bytes = count * sizeof(float);
-    const Model *model = c->model;
-    if (count == 0)
-        return;
-    Arena *a = &c->arenas[c->arena_count++];
-    *a = (Arena){ device, host_alloc(bytes), xmalloc(bytes), bytes };
-    memset(a->host, 0, bytes);
-    float *torch = a->torch;
-    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
-        if (t->kind == MODEL_COUNTER || buffers != (t->kind == MODEL_BUFFER))
-            continue;
-        StTensor of_file = { t->name, "F32", t->ndim, .bytes = (size_t)t->count * sizeof *torch };
-        memcpy(of_file.shape, t->shape, sizeof t->shape);
-        add_item(c, prefix, of_file, (Item){ .value = torch, .tensor = t, .arena = a->host });
-        torch += t->count;
-    }
+    Named *n = &c->list[c->count++];
+    size_t bytes = (size_t)t->count * (array ? sizeof(float) : sizeof c->batches);
+    *n = (Named){ { n->name, array ? "F32" : "I64", t->ndim, .data = value, .bytes = bytes },
+                  -FLT_MAX, FLT_MAX, t, array };
+    memcpy(n->t.shape, t->shape, sizeof t->shape);
+    snprintf(n->name, sizeof n->name, "%s%s", array ? array->name : "", t->name);
 }
 
-// All tensors of a run, without their values. Without `optim` and `state`, only the model's.
+// All tensors of a run, without their values. Without optim and state, only the model's.
 static void contents_open(Contents *c, Model *model, const Optim *optim, bool state)
 {
-    size_t most = (size_t)((1 + OPTIM_ARENAS) * model->tensor_count + STATE_FIELDS);
-    *c = (Contents){ .model = model, .tensors = xcalloc(most, sizeof *c->tensors),
-                     .items = xcalloc(most, sizeof *c->items) };
-    for (const StateField *f = state_fields; state && f < state_fields + STATE_FIELDS; f++)
-        add_item(c, "",
-                 (StTensor){ f->name, f->real ? "F64" : "I64", 1, .shape = { 1 }, .bytes = 8 },
-                 (Item){ .value = (char *)&c->state + f->offset, .field = f });
-    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++)
+    const ModelTensor *end = model->tensors + model->tensor_count;
+    size_t floats = 0;
+    *c = (Contents){ .model = model };
+    c->array_count = run_arrays(model, optim, c->arrays);
+    c->list = xcalloc((size_t)(STATE_NUMBERS + c->array_count * model->tensor_count),
+                      sizeof *c->list);
+    if (state)
+        list_state(c);
+    for (const ModelTensor *t = model->tensors; t < end; t++)
         if (t->kind == MODEL_COUNTER)
-            add_item(c, "", (StTensor){ t->name, "I64", 0, .bytes = 8 },
-                     (Item){ .value = &c->batches_seen, .tensor = t });
-    add_arena(c, "", false, model->params, model->param_count);
-    add_arena(c, "", true, model->buffers, model->buffer_count);
-    for (int i = 0; optim && i < optim->arena_count; i++) {
-        char prefix[32];
-        snprintf(prefix, sizeof prefix, "ddp.%s.", optim->arenas[i].name);
-        add_arena(c, prefix, false, optim->arenas[i].values, model->param_count);
-    }
+            list_tensor(c, t, NULL, &c->batches);
+    for (int i = 0; i < c->array_count; i++)
+        floats += c->arrays[i].count;
+    float *value = c->values = xmalloc(floats * sizeof *value);
+    for (const Array *a = c->arrays; a < c->arrays + c->array_count; a++)
+        for (const ModelTensor *t = model->tensors; t < end; t++)
+            if (t->kind != MODEL_COUNTER
+                && (t->kind == MODEL_BUFFER) == (a->values == model->buffers)) {
+                list_tensor(c, t, a, value);
+                value += t->count;
+            }
 }
 
 static void contents_close(Contents *c)
 {
-    for (Arena *a = c->arenas; a < c->arenas + c->arena_count; a++) {
-        free(a->torch);
-        host_free(a->host);
-    }
-    free(c->items);
-    free(c->tensors);
+    free(c->list);
+    free(c->values);
 }
 
-static bool check_item(const Item *item, const char *hint, Error *err)
+// Copies all arrays from the device to the list, or back.
+static void move_arrays(Contents *c, bool to_list)
 {
-    const StateField *f = item->field;
-    if (f) {
-        double value = f->real ? *(double *)item->value : (double)*(int64_t *)item->value;
-        return (value >= f->least && value <= f->most)
-               || error_set(err, hint, "%s is %g, which is out of range", f->name, value);
+    Stream *stream = device_stream(c->model->device);
+    for (const Array *a = c->arrays; a < c->arrays + c->array_count; a++) {
+        size_t bytes = a->count * sizeof(float);
+        float *host = host_alloc(bytes);
+        copy_to_host(stream, host, a->values, bytes);
+        stream_sync(stream);
+        for (const Named *n = c->list; n < c->list + c->count; n++) {
+            if (n->array == a && to_list)
+                model_export(c->model, n->tensor, host, (float *)n->t.data);
+            else if (n->array == a)
+                model_import(c->model, n->tensor, host, n->t.data);
+            progress_beat();
+        }
+        if (!to_list)
+            copy_to_device(stream, a->values, host, bytes);
+        stream_sync(stream);
+        host_free(host);
     }
-    for (int64_t i = 0; item->arena && i < item->tensor->count; i++)
-        if (!isfinite(((float *)item->value)[i]))
-            return error_set(err, hint, "%s: element %lld is not finite", item->name, (long long)i);
+}
+
+// Are all numbers in their range? NaN never is.
+static bool check_numbers(const Named *n, const char *hint, Error *err)
+{
+    int64_t count = n->tensor ? n->tensor->count : 1;
+    const bool integers = n->t.dtype[0] == 'I';
+    for (int64_t i = 0; i < count; i++) {
+        double x = n->array   ? ((const float *)n->t.data)[i]
+                   : integers ? (double)((const int64_t *)n->t.data)[i]
+                              : ((const double *)n->t.data)[i];
+        if (!(x >= n->least && x <= n->most))
+            return error_set(err, hint, "%s: number %lld is %g, which is out of range", n->t.name,
+                             (long long)i, x);
+    }
+    progress_beat();
     return true;
 }
 
 // --- saving --------------------------------------------------------------------------------------
 
-// Copies the run to the host. False: a number is not finite or out of range, and the caller keeps
-// the previous file.
-static bool contents_read(Contents *c, const TrainState *state, Error *err)
+enum { METADATA = 5 };
+typedef struct Metadata {
+    const char *list[METADATA][2];
+    char heads[16];
+} Metadata;
+
+// The last two: what the shapes of a gpt's tensors do not show.
+static int list_metadata(Metadata *m, const ModelConfig *config, const char *dataset)
 {
-    static const char diverged[] =
-        "the run has diverged: try a smaller --lr or a --warmup; the previous checkpoint is kept";
-    Stream *stream = device_stream(c->model->device);
-    for (const Arena *a = c->arenas; a < c->arenas + c->arena_count; a++)
-        copy_to_host(stream, a->host, a->device, a->bytes);
-    stream_sync(stream);
-    c->state = *state;
-    c->batches_seen = c->model->batches_seen;
-    for (const Item *item = c->items; item < c->items + c->count; item++) {
-        progress_beat();
-        if (item->arena)
-            model_export(c->model, item->tensor, item->arena, item->value);
-        if (!check_item(item, diverged, err))
-            return false;
-    }
-    return true;
+    snprintf(m->heads, sizeof m->heads, "%d", config->gpt.heads);
+    memcpy(m->list, (const char *[METADATA][2]){
+        { "format", "pt" }, { "ddp.arch", config->arch }, { "ddp.dataset", dataset },
+        { "ddp.vocabulary", config->vocabulary }, { "ddp.heads", m->heads } }, sizeof m->list);
+    return config->per_row > 1 ? METADATA : METADATA - 2;
 }
 
 bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
                      const char *dataset, Error *err)
 {
-    const ModelConfig *config = &model->config;
-    char heads[16];
-    snprintf(heads, sizeof heads, "%d", config->gpt.heads);
-    const char *const metadata[][2] = {
-        { "format", "pt" }, { "ddp.arch", config->arch }, { "ddp.dataset", dataset },
-        { "ddp.vocabulary", config->vocabulary }, { "ddp.heads", heads },
-    };
+    static const char diverged[] =
+        "the run has diverged: try a smaller --lr or a --warmup; the previous checkpoint is kept";
     Error inner;
     Contents c;
+    Metadata metadata;
+    bool ok = true;
     trace_begin("save");
     contents_open(&c, model, optim, true);
-    bool ok = contents_read(&c, state, &inner)
-              ? st_write(path, c.tensors, c.count, metadata, model->per_row > 1 ? 5 : 3, err)
-              : error_set(err, inner.hint, "%.200s: not saved: %.280s", path, inner.text);
+    c.state = *state;
+    c.batches = state->global_step;
+    move_arrays(&c, true);
+    StTensor *tensors = xcalloc((size_t)c.count, sizeof *tensors);
+    for (int i = 0; i < c.count && ok; i++) {
+        tensors[i] = c.list[i].t;
+        ok = check_numbers(&c.list[i], diverged, &inner);
+    }
+    int lines = list_metadata(&metadata, &model->config, dataset);
+    ok = ok ? st_write(path, tensors, c.count, metadata.list, lines, err)
+            : error_set(err, inner.hint, "%.200s: not saved: %.280s", path, inner.text);
+    free(tensors);
     contents_close(&c);
     trace_end();
     return ok;
 }
 
 // --- loading -------------------------------------------------------------------------------------
-
-static bool misfit(const StFile *file, const Model *model, Error *err)
-{
-    const char *arch = st_metadata(file, "ddp.arch"), *dataset = st_metadata(file, "ddp.dataset");
-    if (!arch || !dataset)
-        snprintf(err->hint, sizeof err->hint, "the file was not made for this %s with %d classes",
-                 model->config.arch, model->config.classes);
-    else
-        snprintf(err->hint, sizeof err->hint,
-                 "the file holds a %.40s trained on %.40s; use the same --arch%s and --data", arch,
-                 dataset, model->per_row > 1 ? ", --layers, --width, --block" : "");
-    return false;
-}
 
 // "F32 (64, 3, 7, 7)"
 typedef char TypeText[ST_MAX_DIMS * 22 + 16];
@@ -227,111 +221,65 @@ static const char *type_text(const StTensor *t, TypeText out)
     return out;
 }
 
-static bool check_type(const StTensor *there, const StTensor *wanted, const StFile *file,
-                       const Model *model, Error *err)
+// Older files lack some numbers, and files of old PyTorch versions num_batches_tracked. What a file
+// lacks is 0, if that is in its range.
+static bool read_named(const Named *n, const StFile *file, Error *err)
 {
     TypeText is, must_be;
-    if (there && strcmp(type_text(there, is), type_text(wanted, must_be)) == 0)
-        return true;
-    if (there)
-        error_set(err, "", "tensor %s is %s, but must be %s", wanted->name, is, must_be);
-    else
-        error_set(err, "", "tensor %s is missing", wanted->name);
-    if (strncmp(wanted->name, "ddp.", 4) != 0)
-        return misfit(file, model, err);
-    snprintf(err->hint, sizeof err->hint, "the file's training state is incomplete, or that of a "
-             "different --optim; start a new run from its weights with --init");
-    return false;
+    const StTensor *there = st_find(file, n->t.name);
+    if (!there)
+        return (!n->array && n->least <= 0)
+               || error_set(err, "", "tensor %s is missing", n->t.name);
+    if (strcmp(type_text(there, is), type_text(&n->t, must_be)) != 0)
+        return error_set(err, "", "tensor %s is %s, but must be %s", n->t.name, is, must_be);
+    memcpy((void *)n->t.data, there->data, there->bytes);
+    return check_numbers(n, "the run had diverged when this was saved, or the file is damaged; "
+                         "take an earlier file", err);
 }
 
-// Files of old PyTorch versions lack num_batches_tracked. Files of old versions of ddp.c lack the
-// `younger` fields. What is missing becomes 0.
-static bool import_contents(const Contents *c, const StFile *file, Error *err)
+// The file must have no other tensors than those of the list, and ddp.*: a resnet34 has all of a
+// resnet18's tensors. Its metadata must be the same, except for the data set.
+static bool read_list(const Contents *c, const StFile *file, Error *err)
 {
-    for (int i = 0; i < c->count; i++) {
-        const Item *item = &c->items[i];
-        const StTensor *there = st_find(file, item->name);
-        bool optional = item->field ? item->field->younger : !item->arena;
-        progress_beat();
-        if (!there && optional)
-            continue;
-        if (!check_type(there, &c->tensors[i], file, c->model, err))
-            return false;
-        memcpy(item->value, there->data, there->bytes);
-        if (!check_item(item, "the run had diverged when this was saved, or the file is damaged; "
-                        "take an earlier file", err))
-            return false;
-        if (item->arena)
-            model_import(c->model, item->tensor, item->arena, item->value);
+    Metadata mine;
+    int others = 0;
+    for (int i = list_metadata(&mine, &c->model->config, NULL) - 1; i > 0; i--) {
+        const char *key = mine.list[i][0], *wanted = mine.list[i][1];
+        const char *there = st_metadata(file, key);
+        if (there && wanted && strcmp(there, wanted) != 0)
+            return error_set(err, "", "its %s is '%.99s', not '%.99s'", key, there, wanted);
     }
-    return true;
-}
-
-// Compares what the shapes of a gpt's tensors do not show: heads, and which characters the tokens
-// are. A file that PyTorch wrote does not contain these.
-static bool check_text(const StFile *file, const Model *model, Error *err)
-{
-    const char *heads = st_metadata(file, "ddp.heads");
-    const char *vocabulary = st_metadata(file, "ddp.vocabulary");
-    if (model->per_row > 1 && vocabulary && strcmp(vocabulary, model->config.vocabulary) != 0)
-        return error_set(err, "use the same --data as in that training",
-                         "its model was trained on a text with different characters");
-    if (model->per_row > 1 && heads && atoi(heads) != model->config.gpt.heads)
-        return error_set(err, "use the same --heads", "its model was trained with --heads %.10s, "
-                         "not %d", heads, model->config.gpt.heads);
-    return true;
-}
-
-// Fails if the file has tensors (other than ddp.*) that the model does not have. Without this check
-// a resnet34's file would load into a resnet18: the file has all of a resnet18's tensors.
-static bool check_no_others(const Contents *c, const StFile *file, Error *err)
-{
-    for (int i = 0; i < file->count; i++) {
-        const char *name = file->tensors[i].name;
-        bool known = strncmp(name, "ddp.", 4) == 0;
-        for (int j = 0; j < c->count && !known; j++)
-            known = strcmp(c->items[j].name, name) == 0;
-        if (!known) {
-            error_set(err, "", "tensor %.100s is not part of a %s", name, c->model->config.arch);
-            return misfit(file, c->model, err);
-        }
+    for (int i = 0; i < file->count; i++)
+        others += strncmp(file->tensors[i].name, "ddp.", 4) != 0;
+    for (const Named *n = c->list; n < c->list + c->count; n++) {
+        if (!read_named(n, file, err))
+            return false;
+        others -= strncmp(n->t.name, "ddp.", 4) != 0 && st_find(file, n->t.name);
     }
-    return true;
-}
-
-static void contents_write(const Contents *c, TrainState *state)
-{
-    Stream *stream = device_stream(c->model->device);
-    for (const Arena *a = c->arenas; a < c->arenas + c->arena_count; a++)
-        copy_to_device(stream, a->device, a->host, a->bytes);
-    stream_sync(stream);
-    c->model->batches_seen = c->batches_seen;
-    if (state)
-        *state = c->state;
+    return others == 0 || error_set(err, "", "it has %d tensors that are not part of a %s", others,
+                                    c->model->config.arch);
 }
 
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err)
 {
+    static const char misfit[] = "use the options of the run that saved it (--arch, --data, "
+                                 "--optim, --block, ...); --init needs only the weights";
     StFile file;
     Contents c;
     Error inner;
     if (!st_open(&file, path, err))
         return false;
     contents_open(&c, model, optim, state != NULL);
-    bool ok = (check_text(&file, model, &inner) && import_contents(&c, &file, &inner)
-               && check_no_others(&c, &file, &inner))
-              || error_set(err, inner.hint, "%.200s: %.300s", path, inner.text);
+    bool ok = read_list(&c, &file, &inner);
     if (ok)
-        contents_write(&c, state);
+        move_arrays(&c, false);
+    else
+        error_set(err, inner.hint[0] ? inner.hint : misfit, "%.200s: %.300s", path, inner.text);
+    if (ok && state)
+        *state = c.state;
     contents_close(&c);
     st_close(&file);
     return ok;
-}
-
-static bool is_file(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && st.st_size > 0;
 }
 
 static bool same_file(const char *a, const char *b)
@@ -348,61 +296,43 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
     if (!output_claim(save, err))
         return false;
     snprintf(best, sizeof best, "%s.best", save);
-    if (from && same_file(save, from))
-        return true;
-    if (is_file(save))
-        WARN("--resume auto would continue it instead",
-             "%.300s: this run will overwrite this checkpoint", save);
-    if (is_file(best))
-        WARN("rename it to keep it", "%.300s: this run will overwrite this checkpoint", best);
+    for (const char *path = save; path; path = path == save ? best : NULL) {
+        struct stat st;
+        if (!(from && same_file(save, from)) && stat(path, &st) == 0 && st.st_size > 0)
+            WARN("--resume auto continues it; rename it to keep it",
+                 "%.300s: this run will overwrite this checkpoint", path);
+    }
     return true;
 }
 
 // --- continuing ----------------------------------------------------------------------------------
 
-// With another global batch, a step means other samples, so the epoch begins again.
-static void begin_again(const char *path, TrainState *saved, const TrainState *run)
-{
-    char again[64] = "";
-    if (saved->step > 0)
-        snprintf(again, sizeof again, ": epoch %lld begins again", (long long)saved->epoch + 1);
-    WARN("adapt the learning rate (from 03 on: --lr-scale), or choose -b so that the global batch "
-         "stays the same",
-         "%.300s: global batch %lld -> %lld%s", path, (long long)saved->batch_size,
-         (long long)run->batch_size, again);
-    saved->step = 0;
-    saved->running = (Stats){ 0 };
-}
-
-// Is the .best of `save` that of the run which is in `from`?
-static bool has_best(const char *save, const char *from)
-{
-    char best[PATH_MAX];
-    snprintf(best, sizeof best, "%s.best", save);
-    return same_file(save, from) && is_file(best);
-}
-
 bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          const TrainState *run, int64_t steps_per_epoch, Error *err)
 {
+    char best[PATH_MAX];
+    snprintf(best, sizeof best, "%s.best", save ? save : "");
     if (saved->seed != run->seed)
         return error_set(err,
                          "use the same --seed, or start a new run from the weights with --init",
                          "%.300s was trained with --seed %lld, not %lld", path,
                          (long long)saved->seed, (long long)run->seed);
-    if (saved->batch_size != run->batch_size)
-        begin_again(path, saved, run);
-    if (saved->step > 0 && saved->order != 0 && saved->order != run->order)
+    if (saved->batch_size != run->batch_size) {     // a step means other samples
+        WARN("adapt the learning rate (from 03 on: --lr-scale), or choose -b so that the global "
+             "batch stays the same", "%.300s: global batch %lld -> %lld: epoch %lld begins%s", path,
+             (long long)saved->batch_size, (long long)run->batch_size, (long long)saved->epoch + 1,
+             saved->step > 0 ? " again" : "");
+        saved->step = 0;
+        saved->running = (Stats){ 0 };
+    }
+    if (saved->step > steps_per_epoch
+        || (saved->step > 0 && saved->order != 0 && saved->order != run->order))
         return error_set(err, "use the same --data, --train-samples and --shuffle until the "
                          "epoch is over",
                          "%.300s was saved in an epoch with different samples, or with the "
                          "same samples in a different order", path);
-    if (saved->step > steps_per_epoch)
-        return error_set(err, "use the same --data and --train-samples until the epoch is over",
-                         "%.300s was saved after step %lld of an epoch that now has only %lld "
-                         "steps", path, (long long)saved->step, (long long)steps_per_epoch);
-    if (save && !has_best(save, path))
-        saved->best_top1 = -1;
+    if (save && !(same_file(save, path) && access(best, F_OK) == 0))
+        saved->best_top1 = -1;  // it is the score of another .best, or of one that is gone
     saved->batch_size = run->batch_size;
     saved->order = run->order;
     return true;
@@ -448,12 +378,9 @@ bool checkpoint_due(const CheckpointConfig *c, const TrainState *state)
 
 const char *checkpoint_find(const CheckpointConfig *c)
 {
-    const char *start = getenv("TORCHELASTIC_RESTART_COUNT"), *from = c->resume;
+    const char *from = c->resume;
     PROGRESS_DOING("looking for", from ? from : "");
     if (from && strcmp(from, "auto") == 0)
         from = access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
-    if (!from && !c->evaluate && start && atoi(start) > 0)
-        WARN("--save FILE --save-every N --resume auto continues from the last checkpoint",
-             "restart %s: no checkpoint is resumed, so training begins again at epoch 1", start);
     return from;
 }

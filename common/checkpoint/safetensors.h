@@ -12,7 +12,7 @@ enum { ST_MAX_DIMS = 8 };
 
 typedef struct StTensor {
     const char *name;
-    const char *dtype;              // "F32", "F64", "I64", "I32" or "U8"
+    const char *dtype;              // "F32", "I64", ...: whatever the file says
     int ndim;
     int64_t shape[ST_MAX_DIMS];
     const void *data;
@@ -31,7 +31,7 @@ typedef struct StFile {
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 
-// Reads a whole file and checks its header: at most 1 MiB of JSON, known dtypes, and shapes and
+// Reads a whole file and checks its header: at most 1 MiB of JSON, and dtypes, shapes and
 // offsets that fit the data.
 bool st_open(StFile *file, const char *path, Error *err);
 bool st_parse(StFile *file, unsigned char *bytes, size_t size, Error *err); // takes bytes over

@@ -454,7 +454,6 @@ void model_init(Model *model, int64_t seed)
     }
     host_copy_back(model, model->params, params, model->param_count);
     host_copy_back(model, model->buffers, buffers, model->buffer_count);
-    model->batches_seen = 0;
 }
 
 // --- forward and backward ------------------------------------------------------------------------

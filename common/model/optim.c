@@ -150,8 +150,8 @@ static uint8_t *decays_new(Model *model)
 
 Optim *optim_new(const OptimConfig *config, Model *model)
 {
-    static const char *const names[][OPTIM_ARENAS] = { { "momentum" },
-                                                       { "exp_avg", "exp_avg_sq" } };
+    static const char *const names[][OPTIM_ARENAS] = { { "ddp.momentum." },
+                                                       { "ddp.exp_avg.", "ddp.exp_avg_sq." } };
     Optim *optim = xcalloc(1, sizeof *optim);
     *optim = (Optim){ .config = config, .model = model };
     bool adamw = is_adamw(optim);

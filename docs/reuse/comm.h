@@ -12,6 +12,11 @@ typedef struct Event Event;
 typedef struct Comm Comm;
 typedef enum { COMM_I64, COMM_F32 } CommType;
 
+typedef struct Array {
+    float *values;                                  // device memory
+    size_t count;
+} Array;
+
 void *device_alloc(Device *device, size_t bytes);
 void device_free(Device *device, void *memory);
 Stream *device_stream(Device *device);              // on which the program computes

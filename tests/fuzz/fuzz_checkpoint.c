@@ -18,7 +18,7 @@ static void check_tensors(const StFile *file)
     const unsigned char *at = file->bytes + 8 + header;
     for (int i = 0; i < file->count; i++) {
         const StTensor *t = &file->tensors[i];
-        require(t->ndim >= 0 && t->ndim <= ST_MAX_DIMS && t->dtype[0]);
+        require(t->ndim >= 0 && t->ndim <= ST_MAX_DIMS && t->dtype);
         require(t->data == at && st_find(file, t->name) == t);
         at += t->bytes;
     }

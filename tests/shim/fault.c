@@ -165,7 +165,7 @@ static int stream_close(void *fd) { return close((int)(intptr_t)fd); }
 FILE *fdopen(int fd, const char *mode)
 {
     cookie_io_functions_t calls = { .write = stream_write, .close = stream_close };
-    return path_of(fd) ? fopencookie((void *)(intptr_t)fd, mode, calls) : REAL(fdopen)(fd, mode);
+    return mode[0] == 'w' && path_of(fd) ? fopencookie((void *)(intptr_t)fd, mode, calls) : REAL(fdopen)(fd, mode);
 }
 
 int fsync(int fd)
