@@ -157,7 +157,7 @@ static void introduce_type(const Amp *amp, Log *log)
         : ops_emulates(amp->model->device, type) ? ", emulated: slow, for learning only" : "";
     log_say(log, "   == amp: %s%s", type == TYPE_F32 ? "off" : type_names[type], why);
     log_event(log, "amp", json_pack("{s:s, s:I}", "type", type_names[type], "activation_bytes",
-                                    (json_int_t)model_activation_bytes(amp->model, type)));
+                                    (json_int_t)amp->model->activation_bytes));
 }
 
 void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state)

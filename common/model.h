@@ -66,6 +66,7 @@ typedef struct Model {
 
     Net *net;               // layers, activations and plans: private to model/
     int64_t torch_params;   // as PyTorch counts them
+    size_t activation_bytes; // of what forward keeps for backward, and of its gradients
 } Model;
 
 // Exits if there is no such network, or if it does not fit the data.
@@ -78,8 +79,6 @@ void model_init(Model *model, int64_t seed);
 // Updates the 16-bit copies of the weights, on the compute stream. Call it after changing the
 // masters: initialising, loading, receiving or updating them.
 void model_cast_weights(Model *model);
-// Size of the activations that forward keeps for backward and of their gradients, in this type.
-size_t model_activation_bytes(const Model *model, Type type);
 
 // inputs -> logits. inputs has the layout of model->input, with `rows` rows; for a gpt they are
 // tokens, as one_hot() reads them. training: normalises with the batch's statistics, updates the

@@ -76,43 +76,38 @@ static void lay_out_parameters(Model *model)
     lay_out_copies(model);
 }
 
-// Bytes of value i if activations have this type. Each part of its gradient has as many. Logits are
-// always f32.
-static size_t value_bytes(const Net *net, int i, Type type)
+// Bytes of value i. Each part of its gradient has as many. Logits are always f32.
+static size_t value_bytes(const Model *model, int i)
 {
-    bool logits = i == net->value_count - 1;
-    return round_up(net->values[i].count * type_size(logits ? TYPE_F32 : type), 64);
-}
-
-static size_t values_bytes(const Net *net, Type type)
-{
-    size_t bytes = 0;
-    for (int i = 1; i < net->value_count; i++)
-        bytes += value_bytes(net, i, type);
-    return bytes;
+    bool logits = i == model->net->value_count - 1;
+    return round_up(model->net->values[i].count
+                        * type_size(logits ? TYPE_F32 : model->config.type), 64);
 }
 
 // All layers' outputs are in one arena. No two share memory: backward reads most of them.
 static void allocate_activations(Model *model)
 {
     Net *net = model->net;
-    Type type = model->config.type;
     net->values = xcalloc(net->value_count, sizeof *net->values);
     for (int i = 0; i < net->value_count; i++)
         net->values[i].count = shape_count(net->plans->shapes[i]);
     net->values[net->value_count - 1].count =
         (size_t)model->config.batch * model->per_row * model->config.classes;
-    char *next = net->activations = device_alloc(model->device, values_bytes(net, type));
+    for (int i = 1; i < net->value_count; i++)
+        model->activation_bytes += value_bytes(model, i);
+    char *next = net->activations = device_alloc(model->device, model->activation_bytes);
     for (int i = 0; i < net->layer_count; i++) {
-        Value *out = &net->values[net->layers[i].out];
-        size_t channels = net->layers[i].channels, rows = out->count / channels;
-        size_t statistics = net->layers[i].kind == OP_NORM       ? channels
-                            : net->layers[i].kind == OP_ROW_NORM ? rows
-                                                                    : 0;
+        const Layer *layer = &net->layers[i];
+        Value *out = &net->values[layer->out];
+        size_t statistics = layer->kind == OP_NORM       ? (size_t)layer->channels
+                            : layer->kind == OP_ROW_NORM ? out->count / layer->channels
+                                                         : 0;
         out->data = next;
-        next += value_bytes(net, net->layers[i].out, type);
-        if (net->layers[i].kind == OP_MAXPOOL)
+        next += value_bytes(model, layer->out);
+        if (layer->kind == OP_MAXPOOL) {
             out->index = device_alloc(model->device, out->count);
+            model->activation_bytes += out->count;
+        }
         if (statistics > 0) {
             out->mean = device_alloc(model->device, 2 * statistics * sizeof(float));
             out->inv_std = out->mean + statistics;
@@ -121,7 +116,7 @@ static void allocate_activations(Model *model)
     if (model->per_row == 1)
         return;
     net->values[0].data =
-        device_alloc(model->device, net->values[0].count * type_size(type));
+        device_alloc(model->device, net->values[0].count * type_size(model->config.type));
     net->keys = device_alloc(model->device, (size_t)net->plans->rows * sizeof *net->keys);
 }
 
@@ -170,51 +165,34 @@ static size_t place(Life *lives, int count)
 // The gradients of a convolution's weights may be computed in parallel with later steps of backward
 // (ops_beside). The gradient of the convolution's output must then stay until backward reaches the
 // next convolution.
-static Life life_of(const Net *net, Type type, int value, int part, int step)
+static Life life_of(const Model *model, int value, int part, int step)
 {
+    const Net *net = model->net;
     int last = value - 1;   // layer
     if (ops_beside && net->layers[last].kind == OP_CONV)
         while (last > 0 && net->layers[last - 1].kind != OP_CONV)
             last--;
-    return (Life){ value, part, value_bytes(net, value, type), 0, step,
-                   net->layer_count - 1 - last };
-}
-
-// Fills `lives`, at most two per value, with the place of each gradient. Returns the memory's size.
-static size_t place_gradients(const Net *net, Type type, Life *lives, int *count)
-{
-    *count = 0;
-    lives[(*count)++] = life_of(net, type, net->value_count - 1, 0, -1);
-    for (int step = 0; step < net->layer_count; step++) {
-        const Layer *l = &net->layers[net->layer_count - 1 - step];
-        if (l->in > 0)
-            lives[(*count)++] = life_of(net, type, l->in, l->in_part, step);
-        if (l->residual > 0)
-            lives[(*count)++] = life_of(net, type, l->residual, l->residual_part, step);
-    }
-    return place(lives, *count);
+    return (Life){ value, part, value_bytes(model, value), 0, step, net->layer_count - 1 - last };
 }
 
 static void allocate_gradients(Model *model)
 {
     Net *net = model->net;
     Life lives[2 * NET_MAX_VALUES];
-    int count;
-    size_t bytes = place_gradients(net, model->config.type, lives, &count);
+    int count = 0;
+    lives[count++] = life_of(model, net->value_count - 1, 0, -1);
+    for (int step = 0; step < net->layer_count; step++) {
+        const Layer *l = &net->layers[net->layer_count - 1 - step];
+        if (l->in > 0)
+            lives[count++] = life_of(model, l->in, l->in_part, step);
+        if (l->residual > 0)
+            lives[count++] = life_of(model, l->residual, l->residual_part, step);
+    }
+    size_t bytes = place(lives, count);
     char *memory = net->gradients = device_alloc(model->device, bytes);
     for (int i = 0; i < count; i++)
         net->values[lives[i].value].grad[lives[i].part] = memory + lives[i].at;
-}
-
-size_t model_activation_bytes(const Model *model, Type type)
-{
-    const Net *net = model->net;
-    Life lives[2 * NET_MAX_VALUES];
-    int count;
-    size_t bytes = values_bytes(net, type) + place_gradients(net, type, lives, &count);
-    for (int i = 0; i < net->value_count; i++)
-        bytes += net->values[i].index ? net->values[i].count : 0;
-    return bytes;
+    model->activation_bytes += bytes;
 }
 
 // --- names ---------------------------------------------------------------------------------------
