@@ -25,7 +25,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
@@ -48,16 +47,13 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks on this machine; gpu: one "
-          "for each of its GPUs" },
+        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks here; gpu: one per GPU" },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
-        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: machine of rank 0, "
-          "unless the program itself knows where to meet" },
-        { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; with "
-          "several machines 29500)", .min = 0, .max = 65535 },
-        { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to restart all ranks after one "
-          "has failed", .min = 0, .max = 1e6 }));
+        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: rank 0's machine" },
+        { "master-port", 0, ARG_INT, &l->port, "PORT", "rank 0's port (0: a free one; with several "
+          "machines 29500)", .min = 0, .max = 65535 },
+        { "max-restarts", 0, ARG_INT, &l->restarts, "N", "restarts after a rank fails", 0, 1e6 }));
 }
 
 static int count_ranks(const Args *args, const char *text)
@@ -78,8 +74,6 @@ static void parse(Launch *l, int argc, char **argv)
     args_parse(&args, argc, argv);
     l->program = args.rest;
     l->ranks = count_ranks(&args, l->each);
-    if (l->node >= l->nodes)
-        args_reject(&args, "node-rank", "%d is too large: --nnodes is %d", l->node, l->nodes);
     if (l->nodes > 1 && l->port == 0)
         l->port = 29500;                    // all machines must know it
     if (!l->program[0])
@@ -98,13 +92,12 @@ static void set_number(const char *name, long long value)
 // The socket stays open over restarts, so that no other program can take the port.
 static void bind_place(Launch *l)
 {
-    const char *name = l->nodes > 1 ? l->master : "127.0.0.1";
-    if (!name)
-        return;
-    l->place = tcp_resolve(name, l->port);
-    if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(name, l->place.address) != 0)
+    if (l->nodes > 1 && !l->master)
+        return;                             // the program itself knows where to meet
+    l->place = tcp_resolve(l->nodes > 1 ? l->master : "127.0.0.1", l->port);
+    if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(l->master, l->place.address))
         WARN("on rank 0's machine, ip -brief address shows its addresses", "--master-addr %.200s "
-             "is %s here, which no other machine can reach", name, l->place.address);
+             "is %s here, which no other machine can reach", l->master, l->place.address);
     if (l->node == 0)
         l->bound = tcp_bind(&l->place);
 }
@@ -112,15 +105,13 @@ static void bind_place(Launch *l)
 static void set_environment(const Launch *l, int start)
 {
     int share = core_count() / l->ranks;
-    const char *token = getenv("DDP_TOKEN");
-    char new_token[STORE_TOKEN];
-    store_new_token(new_token);
+    char token[STORE_TOKEN];
+    store_new_token(token);
     if (l->nodes == 1)                      // several launches would each make another one
-        setenv("DDP_TOKEN", token && token[0] ? token : new_token, 1);
+        setenv("DDP_TOKEN", token, 0);
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
-    if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))
-        set_number("GOMP_SPINCOUNT", 2000);     // a short spin: other threads need the core
+    setenv("GOMP_SPINCOUNT", "2000", 0);    // a short spin: other threads need the core
     if (l->place.port > 0) {
         setenv("MASTER_ADDR", l->place.address, 1);
         set_number("MASTER_PORT", l->place.port);
