@@ -7,9 +7,9 @@
 # the commands above it. Each line that a document shows below a command must be in its output, apart from numbers and
 # the names of this machine (see shape).
 #
-# To be quick, `train` is a script that adds options, which those of the command line override: a small network,
-# synthetic images (README.md with -a gpt), one thread, 64 training samples and one step. If the command line has
-# --max-steps, there are 512 samples. comm_bench sends short messages. srun and sbatch run in the cluster of
+# To be quick, `train` is a script that adds options, which override a recipe's but not those of the command line: a
+# small network, synthetic images (README.md with -a gpt), one thread, 64 training samples and one step. If the command
+# line has --max-steps, there are 512 samples. comm_bench sends short messages. srun and sbatch run in the cluster of
 # `./ddp slurm up 2`, and jobs must succeed.
 #
 # ctest: TIMEOUT 900 LABELS slow
@@ -98,6 +98,13 @@ for step in $steps; do
     mkdir "build/cpu/$step"
     cat >"build/cpu/$step/train" <<END
 #!/bin/bash
+recipes=() words=()
+for word; do
+    case \$word in
+    @*) recipes+=("\$word") ;;
+    *) words+=("\$word") ;;
+    esac
+done
 small=(--arch convnet --data synthetic --threads 1 --test-samples 16)
 case " \$* " in
 *" -a gpt "*) small=(--data "text:$tree/README.md" --block 16 --layers 1 --heads 1 --width 16 --threads 1
@@ -107,7 +114,7 @@ case " \$* " in
 *" --max-steps "*) small+=(--train-samples 512) ;;
 *) small+=(--train-samples 64 --max-steps 1) ;;
 esac
-exec "$BUILD/${step}train" "\${small[@]}" "\$@"
+exec "$BUILD/${step}train" "\${recipes[@]}" "\${small[@]}" "\${words[@]}"
 END
     chmod +x "build/cpu/$step/train"
     ln -s "$tree/build/cpu/${step}train" "$TMP/bin/${step%/}"
