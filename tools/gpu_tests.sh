@@ -122,7 +122,7 @@ killed()
     kill -TERM $!
     wait $!
     tail -3 out
-    grep -q "rank 1 .*was killed by SIGKILL" out && sed '1,/restart 1 of 1/d' out | grep '== step' | head -1
+    grep -q "rank 1 of 2 .* was killed by signal 9" out && sed '1,/restart 1 of 1/d' out | grep '== step' | head -1
 }
 
 # sanitize TOOL BACKEND RANKS STEP OPTION...
