@@ -119,7 +119,7 @@ so("no mistakes", plot.describe_confusion(["it"], [[3]]), "100.00 % of 3 images 
 END
 check "the numbers" python3 test_plot.py "$SRC"
 
-expect 0 "run.html: 63 events" ddp plot run.json a.jsonl
+expect 0 "run.html: 62 events" ddp plot run.json a.jsonl
 check "the page has both" grep -q '"ph":"B".*"event":"step"' run.html
 
 if ! "${DDP_PYTHON:-python3}" -c "import matplotlib" 2>/dev/null; then
