@@ -40,7 +40,7 @@ export GPU_TIMEOUT=2
 expect 1 "rank 2 of 3 (" ranks 3 ring
 check "the message says for whom rank 1 waits" \
     grep -q 'rank 1 of 3 .*, in send of 4 (NCCL 1: 1 > 2); ' "$TMP/output"
-expect 1 "rank 0 is in all_reduce of 4 (NCCL 1), in ncclAllReduce, but rank 1 in broadcast of 4 (NCCL 1), in \
+expect 1 "rank 0 is in all_reduce of 4 (NCCL 1), in ncclAllReduce, rank 1 in broadcast of 4 (NCCL 1), in \
 ncclBroadcast" ranks 2 other_call
 expect 1 "rank 0 sends 4 values to rank 1, which receives 16" ranks 2 counts
 expect 1 "cudaSetDevice(1): the memory or streams that this rank has already made are on GPU 0" ranks 2 late_gpu
