@@ -28,6 +28,9 @@ same ranks-and-parts "$BUILD/06_slurm/launch" --nproc-per-node 2 -- \
 expect 0 "weight hash: " "$BUILD/01_single_gpu/train" "${gpt[@]}" -b 24 --save undropped.st
 check "dropout changes the weights" not "$compare" undropped.st one.st 1e-3
 
+expect 0 "warning: --lr-scale linear is SGD's rule" "$BUILD/03_ddp_fork/train" -n 2 "${gpt[@]}" -b 12 --optim adamw \
+    --lr-scale linear
+
 five=("$BUILD/05_ddp_amp/launch" --nproc-per-node 2 -- "$BUILD/05_ddp_amp/train" "${gpt[@]}" "${drop[@]}" -b 12)
 for amp in bf16 fp16; do
     expect 0 "weight hash: " "${five[@]}" --amp $amp --save $amp.st

@@ -155,6 +155,9 @@ Optim *optim_new(const OptimConfig *config, Model *model)
     Optim *optim = xcalloc(1, sizeof *optim);
     *optim = (Optim){ .config = config, .model = model };
     bool adamw = is_adamw(optim);
+    if (adamw && scales(config, "linear") && own_rank() == 0)
+        WARN("use --lr-scale sqrt", "--lr-scale linear is SGD's rule: AdamW's learning rate should "
+             "grow with the root of the number of ranks");
     optim->value_count = (adamw ? 2 : 1) * model->param_count;
     optim->values = device_alloc(model->device, optim->value_count * sizeof(float));
     for (int i = 0; i < OPTIM_ARENAS && names[adamw][i]; i++)
