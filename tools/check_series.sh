@@ -18,7 +18,7 @@ ddp.c 100
 ddp_naive.c 60
 amp.c 175
 launch.c 300
-03_ddp_fork 560
+03_ddp_fork 550
 03_ddp_fork:changed 84
 03_ddp_fork:hunks 14
 05_ddp_amp 380
