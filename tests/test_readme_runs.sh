@@ -222,7 +222,7 @@ like()
     mpirun*) [ -n "$has_mpirun" ] || return ;;
     tools/scaling_model*" -o "*) [ -n "$has_matplotlib" ] || return ;;
     tools/scaling_model* | python3*) [ -n "$has_python3" ] || return ;;
-    "./ddp plot "*) [ -n "$has_matplotlib" ] || [[ $words == *--text* || $words == *".json"* ]] || return ;;
+    "./ddp plot "*) [ -n "$has_matplotlib" ] || [[ $words == *--text* || $words == *.json ]] || return ;;
     *"slurm "* | srun* | *sbatch* | "cat ddp-"*) [ -n "$has_slurm" ] || return ;;
     esac
     case $words in
