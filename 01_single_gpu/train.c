@@ -117,7 +117,7 @@ static void forward_backward(Job *job, const Batch *batch)
     model_backward(job->model, NULL, NULL);     // calls nothing when gradients are final
 }
 
-// If a gradient is infinite or NaN, gradients_check lets optim_step change nothing.
+// If a gradient is infinite or NaN, gradients_check counts it, and optim_step changes nothing.
 static void apply_gradients(Job *job)
 {
     Model *model = job->model;
@@ -144,7 +144,7 @@ static double learning_rate(const Job *job, int64_t step)
     return optim_lr(&c->optim, 1, taken, first + step, steps, c->epochs);
 }
 
-// A recorded step has no arguments. So it reads these numbers from device memory.
+// A recording repeats the same arguments, so it reads numbers that change from device memory.
 static void set_scalars(Job *job)
 {
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
@@ -315,7 +315,7 @@ static void open_model(Job *job)
 {
     const Config *c = job->config;
     const Dataset *d = &job->data.train;
-    job->device = device_open(0, device_share(1, c->threads, true));    // GPU 0, or all cores
+    job->device = device_open(0, device_share(1, c->threads, true));    // GPU 0, or the cores
     job->ops = ops_new(job->device, &c->ops);
     job->model = model_new(job->device, job->ops, &(ModelConfig){
         .arch = c->arch, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .per_row = d->per_row,

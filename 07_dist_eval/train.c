@@ -158,7 +158,7 @@ static void forward_backward(Job *job, const Batch *batch)
     model_backward(job->model, accumulate_ready, &job->accumulate);
 }
 
-// If a gradient is infinite or NaN, gradients_check lets optim_step change nothing.
+// If a gradient is infinite or NaN, gradients_check counts it, and optim_step changes nothing.
 static void apply_gradients(Job *job)
 {
     Model *model = job->model;
@@ -193,7 +193,7 @@ static double learning_rate(const Job *job, int64_t step)
     return optim_lr(&c->optim, job->world.size, taken, first + step, steps, c->epochs);
 }
 
-// A recorded step has no arguments. So it reads these numbers from device memory.
+// A recording repeats the same arguments, so it reads numbers that change from device memory.
 static void set_scalars(Job *job)
 {
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),

@@ -79,7 +79,7 @@ typedef struct Batch {
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
     int label_count;        // in all rows
-    int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
+    int slot;               // its buffer: the batch's number in the epoch, modulo LOADER_SLOTS
 } Batch;
 
 // Rows [begin, begin + rows) of a batch. shape: that of its inputs.

@@ -76,8 +76,8 @@ void model_free(Model *model);
 // numbers are keyed by seed, tensor and element.
 void model_init(Model *model, int64_t seed);
 
-// Updates the 16-bit copies of the weights, on the compute stream. Call it after changing the
-// masters: initialising, loading, receiving or updating them.
+// Updates a 16-bit model's copies of the weights, on the compute stream; an f32 model has none.
+// Call it after changing the masters: initialising, loading, receiving or updating them.
 void model_cast_weights(Model *model);
 
 // inputs -> logits. inputs has the layout of model->input, with `rows` rows; for a gpt they are
