@@ -70,8 +70,8 @@ static void train_options(Args *args, Config *c)
           "CPU threads (0: OMP_NUM_THREADS or a fair share)", .max = 1024, .local = true },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read samples in a new order each epoch" },
-        { "bucket-mb", 0, ARG_DOUBLE, &c->bucket_mb, "MIB", "size of a message of gradients",
-          0.001, 65536 },
+        { "bucket-mb", 0, ARG_DOUBLE, &c->bucket_mb, "MIB",
+          "size of a message of gradients (./ddp run naive: all in one)", 0.001, 65536 },
         { "sync-bn", 0, ARG_FLAG, &c->sync_bn, NULL, "BatchNorm over all ranks' batches",
           .needs = "arch=convnet|resnet18|resnet50" }));
 }
