@@ -28,7 +28,7 @@ same ranks-and-parts "$BUILD/06_slurm/launch" --nproc-per-node 2 -- \
 expect 0 "weight hash: " "$BUILD/01_single_gpu/train" "${gpt[@]}" -b 24 --save undropped.st
 check "dropout changes the weights" not "$compare" undropped.st one.st 1e-3
 
-expect 0 "warning: --lr-scale linear is SGD's rule" "$BUILD/03_ddp_fork/train" -n 2 "${gpt[@]}" -b 12 --optim adamw \
+expect 0 "--lr-scale linear is SGD's rule" "$BUILD/03_ddp_fork/train" -n 2 "${gpt[@]}" -b 12 --optim adamw \
     --lr-scale linear
 
 five=("$BUILD/05_ddp_amp/launch" --nproc-per-node 2 -- "$BUILD/05_ddp_amp/train" "${gpt[@]}" "${drop[@]}" -b 12)
