@@ -22,7 +22,9 @@
 #include "eval.h"
 #include "check.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct Eval {
     EvalConfig config;
@@ -202,6 +204,11 @@ Eval *eval_new(const EvalConfig *config, Comm *comm, Model *model, const Data *d
     Eval *eval = xcalloc(1, sizeof *eval);
     *eval = (Eval){ .config = *config, .test = &data->test, .model = model,
                     .device = model->device, .comm = comm };
+    const char *path = comm_rank(comm) == 0 ? config->result.predictions : NULL;
+    FILE *file = path ? fopen(path, "a") : NULL;    // fails now, not after training
+    CHECK(file || !path, "name a file that can be written", "%s: %s", path, strerror(errno));
+    if (file)
+        fclose(file);
     result_init(&eval->result, data, config->show_naive || config->result.predictions);
     size_t most = (size_t)share_of(eval, 0) * (size_t)labels_of(eval);
     eval->verdicts = device_alloc(eval->device, most * sizeof *eval->verdicts);

@@ -178,6 +178,8 @@ def write_page(paths, output):
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "run.html"), encoding="utf-8") as file:
         before, after = file.read().split("[]</script>")
     events = [event for path in paths for event in read_events(path)]
+    if not events:
+        raise ValueError("there is no event in it")
     with open(output, "w", encoding="utf-8") as file:
         file.write(before + json.dumps(events, separators=(",", ":")).replace("<", "\\u003c") + "</script>" + after)
     return f"{len(events)} events"

@@ -1,12 +1,21 @@
 #include "stats.h"
 #include "check.h"
 
+#include <unistd.h>
+
+// Rank 0 has the message. If another rank ended first, the launcher would end rank 0 before it.
+static _Noreturn void leave_to_rank_0(void)
+{
+    sleep(1);
+    leave_at_once(EXIT_DIVERGED);
+}
+
 void fail_diverged(const Stats *stats, int64_t epoch, int64_t step)
 {
     bool own = stats->not_finite > 0;
     const char *what = "the loss";
     if (!own && own_rank() > 0)
-        leave_at_once(EXIT_DIVERGED);
+        leave_to_rank_0();
     if (!own)
         what = stats->bad_gradients > 0 ? "a gradient of some rank" : "some rank's loss";
     if (step == 0)
@@ -21,7 +30,7 @@ void fail_diverged(const Stats *stats, int64_t epoch, int64_t step)
 void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
 {
     if (own_rank() > 0)
-        leave_at_once(EXIT_DIVERGED);
+        leave_to_rank_0();
     if (fixed)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
                 "choose a smaller --loss-scale, or leave the option out: then the scale adapts",

@@ -3,7 +3,7 @@
 # claim also shows the losses without --sync-bn. The messages must be those of the finished step.
 # fails with: 2 ranks with --sync-bn learn what one process learns
 build
-same=(--arch convnet --train-samples 96 --lr 0.05 --seed 5)
+same=(--arch convnet --train-samples 96 --lr 0.01 --seed 5)
 one one "${same[@]}" -b 12
 values one.0.jsonl step loss >one.losses
 for n in 2 3; do
