@@ -23,8 +23,10 @@
 #include "check.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct Eval {
     EvalConfig config;
@@ -205,10 +207,10 @@ Eval *eval_new(const EvalConfig *config, Comm *comm, Model *model, const Data *d
     *eval = (Eval){ .config = *config, .test = &data->test, .model = model,
                     .device = model->device, .comm = comm };
     const char *path = comm_rank(comm) == 0 ? config->result.predictions : NULL;
-    FILE *file = path ? fopen(path, "a") : NULL;    // fails now, not after training
-    CHECK(file || !path, "name a file that can be written", "%s: %s", path, strerror(errno));
-    if (file)
-        fclose(file);
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s", path ? path : "");
+    CHECK(!path || access(dirname(folder), W_OK) == 0,  // fails now, not after training
+          "name a file in a folder that you may write to", "%s: %s", path, strerror(errno));
     result_init(&eval->result, data, config->show_naive || config->result.predictions);
     size_t most = (size_t)share_of(eval, 0) * (size_t)labels_of(eval);
     eval->verdicts = device_alloc(eval->device, most * sizeof *eval->verdicts);
