@@ -107,7 +107,7 @@ static void set_environment(const Launch *l, int start)
     int share = core_count() / l->ranks;
     char token[STORE_TOKEN];
     store_new_token(token);
-    if (l->nodes == 1)                      // several launches would each make another one
+    if (l->nodes == 1)                      // else each machine would make its own
         setenv("DDP_TOKEN", token, 0);
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);

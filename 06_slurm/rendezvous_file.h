@@ -7,8 +7,8 @@
 // The file names its run: ranks ignore another run's file, and the next run's rank 0 replaces it.
 // All runs of `launch` have the same name: so rank 0 ends if another listens at the address in the
 // file. The file's mode is 0600. If SIGKILL ends rank 0 before all are there, the file remains.
-// When all have been started again, ranks may find it, and nobody at the address in it. So each
-// attempt to join reads the file again, until a new rank 0 has replaced it.
+// After a restart ranks may read this old file, whose address does not answer. So each attempt to
+// join reads the file again, until the new rank 0 has replaced it.
 #pragma once
 #include "rendezvous.h"
 #include "store.h"
