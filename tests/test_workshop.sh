@@ -20,6 +20,7 @@ def minutes_of(exercise):
 
 page, wrong, of_step_03 = read("docs/workshop.md"), [], {}
 known = {row.split("|")[1].strip() for row in page.split("## The blocks")[1].splitlines() if row.startswith("| ")}
+known |= set(re.findall("<!-- block: (.*) -->", read("docs/workshop/slides.md")))
 plans = read("docs/workshop/plan.txt").splitlines()[1:]
 lists = {"README.md": (r"\*\*If you have an hour\*\*", r"\*\*If you have a day\*\*"),
          "README.zh-CN.md": (r"\*\*如果只有一个小时\*\*", r"\*\*如果有一天时间\*\*")}
