@@ -17,8 +17,6 @@ expect 2 "--image-size: has no effect with --data text:pages.txt" "$one" -a gpt 
 expect 2 "--width: 30 is not a multiple of --heads 4" "$one" -a gpt --data text:pages.txt --width 30 --heads 4
 expect 1 "its 0 bytes are too few to train and test" "$one" -a gpt --data text:empty.txt
 expect 1 "windows of 4096 bytes" "$one" -a gpt --data text:pages.txt --block 4096
-gzip -k pages.txt
-expect 1 "hint: gunzip it first" "$one" -a gpt --data text:pages.txt.gz
 expect 1 "missing.txt: No such file" "$one" -a gpt --data text:missing.txt
 
 # has WORDS OPTION=VALUE...: with these words, --help shows these values.

@@ -101,7 +101,7 @@ check "launch, closed: the run ends well" test $? = 0
 
 wrong "--image-size: has no effect with --data text:a.txt" --data text:a.txt --image-size 40
 wrong "--image-size: has no effect with --data auto" --image-size 40
-wrong "--block: has no effect without a text: --data words|shakespeare|text:FILE" --block 40
+wrong "--block: has no effect without a text, such as --data text:FILE" --block 40
 wrong "--evaluate: needs weights: --resume FILE or --init FILE" -e
 wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b
 wrong "--save: has no effect with --evaluate" -e --init a
