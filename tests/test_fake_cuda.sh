@@ -115,7 +115,8 @@ FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once trains ./07
 FAKE_NCCL_VERSION=22500 check "nor do two without --sync-bn" at_once trains "${seven[@]}" "${two[@]}" --amp off
 expect 1 "there is no NVIDIA driver" env FAKE_COUNT=35 FAKE_DRIVER=0 ./01 "${one[@]}"
 expect 1 "this process finds no GPU" env CUDA_VISIBLE_DEVICES= ./03 "${two[@]}"
-expect 1 "the NVIDIA driver is too old: it supports CUDA 11.4, but" env FAKE_COUNT=35 FAKE_DRIVER=11040 ./03 -n 2 "${two[@]}"
+expect 1 "the NVIDIA driver is too old: it supports CUDA 11.4, but" env FAKE_COUNT=35 FAKE_DRIVER=11040 \
+    ./03 -n 2 "${two[@]}"
 expect 1 "nvidia-fabricmanager" env FAKE_COUNT=802 ./03 -n 2 "${two[@]}"
 cat >free.c <<'EOF'
 #include "device.h"

@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 static char lock[PATH_MAX];             // output_claim's
-static char temporary[PATH_MAX];        // of the file that is being written: one at a time
+static char temporary[PATH_MAX];        // the file that is being written: one at a time
+static int temporary_fd;
 
 static const char directory_hint[] = "give a file in a directory that exists and is writable";
 
@@ -67,8 +68,8 @@ FILE *replace_open(const char *path, Error *err)
 {
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
     unlink(temporary);                  // a run that was killed may have left it
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    temporary_fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    FILE *file = temporary_fd >= 0 ? fdopen(temporary_fd, "w") : NULL;
     if (!file)
         failed(path, "cannot create a temporary file next to it", directory_hint, err);
     return file;
@@ -92,7 +93,7 @@ static const char *sync_and_rename(FILE *file, const char *path)
 {
     if (ferror(file) || fflush(file) != 0)
         return "write";
-    if (fsync(fileno(file)) != 0)
+    if (fsync(temporary_fd) != 0)
         return "fsync";
     return rename(temporary, path) == 0 ? NULL : "rename";
 }
