@@ -336,15 +336,10 @@ static void tree_refused(const char *script, const char *reason)
 TEST(bad_folders_are_refused)
 {
     tree_refused("rm -r bad/val", "bad/val: No such file");
-    tree_refused("rm -r bad/*", "bad/train: No such file");
     tree_refused("rm -r bad/*/b", "bad/train: there is only one class");
     tree_refused("rm -r bad/val/b; jpg bad/val/c/1.jpg", "bad: class 1 is b in train, but c in val");
-    tree_refused("jpg bad/val/c/1.jpg", "bad: class 2 is missing in train, but c in val");
     tree_refused("mkdir bad/train/c", "bad/train/c: nothing is in it");
-    tree_refused("mv bad/train/b/1.jpg bad/train/b/1.txt", "train/b: nothing is in it");
     tree_refused("jpg bad/train/b/sub/1.jpg", "bad/train/b/sub: a folder in the folder of a class");
-    if (geteuid() != 0)
-        tree_refused("chmod 0 bad/val/a", "val/a: Permission denied");
 }
 
 TEST_MAIN
