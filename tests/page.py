@@ -142,26 +142,17 @@ def over_http(wanted):
     run.expect_gone()
 
 
-# True if the page needs no scrolling, nothing in the header or the ranks' boxes is cut off, and the footer is less than
-# 45 pixels high.
-FITS = ("document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight &&"
-        "[...document.querySelectorAll('header div, .rank')].every(e => e.scrollWidth <= e.clientWidth &&"
-        "e.scrollHeight <= e.clientHeight + 1) && document.querySelector('footer').clientHeight < 45")
 ALIVE = ("!/dead|ended|paused/.test($('names').innerText) && [...document.querySelectorAll('#names button')].every(b => "
-         "!b.disabled && b.offsetWidth > 50) && document.querySelectorAll('#lanes > rect').length > 9")
+         "!b.disabled) && document.querySelectorAll('#lanes > rect').length > 9")
 
 
 def kill(page, rank, number):
     """Kills a rank by its button: the dead run stays, grey, left of a red line, and the new ranks replace it."""
-    pids, place = page.js("$('names').innerText.match(/pid \\d+/g)"), "JSON.stringify([...document.querySelectorAll('button')]"\
-        ".map(b => b.getBoundingClientRect().toJSON()))"
-    buttons = page.js(place)
+    pids = page.js("$('names').innerText.match(/pid \\d+/g)")
     page.click(f'[data-rank="{rank}"][data-name=KILL]')
     expect("it is crossed out", page.wait(f"/dead/.test($('names').children[{rank}].innerText) &&"
            "document.querySelectorAll('#lanes .dead').length == 1", 10))
     expect("the dead run's lanes are grey", page.wait("document.querySelectorAll('#lanes .old rect').length > 1", 5))
-    expect("they end at a red line", page.js("(line => [...document.querySelectorAll('#lanes .old rect')].every(r => "
-           "r.getBoundingClientRect().right <= line.right + 1))(document.querySelector('.death').getBoundingClientRect())"))
     expect("it restarts", page.wait(f"restarts == {number} && here().begin !== null", 20), page.js("$('names').innerText"))
     expect("new steps, right of the red line", page.wait(
         "document.querySelector('.death') && [...document.querySelectorAll('#lanes > rect')].some(r => "
@@ -169,10 +160,6 @@ def kill(page, rank, number):
     expect("the new ranks live", page.wait(ALIVE, 10), page.js("$('names').innerText"))
     new = page.js("$('names').innerText.match(/pid \\d+/g)")
     expect("they have their own pids", len(new) == len(pids) and not set(new) & set(pids), (pids, new))
-    seen = page.js("$('lanes').innerHTML")
-    expect("their lanes move", page.wait(f"performance.now() > still && $('lanes').innerHTML != {json.dumps(seen)}", 10))
-    expect("no button has moved", page.js(place) == buttons, (buttons, page.js(place)))
-    expect("nothing wraps or is cut off", page.js(FITS), page.js("document.body.innerText"))
 
 
 def in_a_browser(wanted):
@@ -237,7 +224,6 @@ def main():
         begin = page.js("at")
         page.click("#on")
         expect("the next step", page.js("at") > begin and not page.errors, page.errors)
-        expect("it fits the screen", page.js("document.documentElement.scrollWidth") <= 1024)
         page.close()
         hostile()
         in_a_browser(wanted)

@@ -305,23 +305,6 @@ TEST(auto_prefers_fashion_mnist)
         exit(1);
 }
 
-TEST(sample_counts_limit_the_sets)
-{
-    Data data;
-    Error err;
-    DataConfig config = data_defaults();
-    idx_set_write(test_path("cut"), true);
-    config.data = in("mnist", "cut");
-    config.train_count = 7;
-    config.test_count = TEST_N;
-    if (EXPECT(data_open(&data, &config, 0, &err), "%s", err.text))
-        EXPECT(data.train.count == 7 && data.test.count == TEST_N, "%d + %d", data.train.count, data.test.count);
-    data_close(&data);
-    config.test_count = TEST_N + 1;
-    EXPECT(!data_open(&data, &config, 0, &err), "opened with more samples than the set has");
-    EXPECT(says(&err, "--test-samples 11") && says(&err, "has only 10"), "%s", err.text);
-}
-
 // --- fingerprints --------------------------------------------------------------------------------
 
 typedef char Print[sizeof ((Data *)0)->fingerprint];
@@ -354,11 +337,6 @@ TEST(fingerprints_of_files)
     idx_set_write(dir, false);
     bytes_put(dir, "t10k-labels-idx1-ubyte", 8 + 1, "\x01", 1);
     EXPECT_OTHER(print_of(other, in("mnist", "print")), first);
-
-    cifar10_make(test_path("cprint"));
-    print_of(first, in("cifar10", "cprint"));
-    bytes_put(test_path("cprint"), "test_batch.bin", 10000 * 3073 - 1, "\x03", 1);
-    EXPECT_OTHER(print_of(other, in("cifar10", "cprint")), first);
 }
 
 TEST(orders)
