@@ -239,21 +239,6 @@ TEST(bad_files_are_refused)
     jpeg_set_size(bytes, 0xC0, 50000, 50000);
     refused("huge.jpg", bytes, size, "50000 x 50000 pixels: too many");
     free(bytes);
-
-    size_t last = 0;                // a progressive JPEG whose last scan is repeated 5,000 times
-    size = corpus_read("progressive", &bytes);
-    for (size_t i = 0; i + 1 < size; i++)
-        if (bytes[i] == 0xFF && bytes[i + 1] == 0xDA)
-            last = i;
-    size_t scan = size - 2 - last, all = last + 5000 * scan + 2;
-    uint8_t *many = xmalloc(all);
-    memcpy(many, bytes, last);
-    for (int i = 0; i < 5000; i++)
-        memcpy(many + last + (size_t)i * scan, bytes + last, scan);
-    memcpy(many + all - 2, "\xFF\xD9", 2);
-    refused("scans.jpg", many, all, "more than 100 scans");
-    free(many);
-    free(bytes);
 }
 
 // --- folders ---------------------------------------------------------------------------------------
@@ -310,13 +295,8 @@ TEST(a_folder_is_a_data_set)
         return;
     EXPECT(data.train.labels[0] == 0 && data.train.labels[1] == 0 && data.train.labels[2] == 1, "the first three");
     data_close(&data);
-
-    shell("mv tree copy");
-    if (EXPECT(opened(&data, test_path("copy"), 0, &err), "%s", err.text))
-        EXPECT_EQ_STR(data.fingerprint, print);
-    data_close(&data);
-    shell("mv copy/val/c/1.jpg copy/val/c/2.jpg");
-    if (EXPECT(opened(&data, test_path("copy"), 0, &err), "%s", err.text))
+    shell("mv tree/val/c/1.jpg tree/val/c/2.jpg");
+    if (EXPECT(opened(&data, test_path("tree"), 0, &err), "%s", err.text))
         EXPECT(strcmp(data.fingerprint, print) != 0, "a renamed file: still %s", print);
     data_close(&data);
 }
