@@ -115,31 +115,14 @@ check "two days begin with the first" is "1:a day 13:a second day" "$(grep -n "^
 check "an editor's flags compile the copy" bash -c 'cd "$1" && grep -v "^-fopenmp" compile_flags.txt >flags &&
     mapfile -t flags <flags && rm flags && cc "${flags[@]}" -fsyntax-only train.c' - "$work/03-1"
 
-check "the log has each event" diff <(sed -E 's/"time":[0-9]{10}/TIME/' "$work/log.jsonl") - <<'END'
-{"exercise":"03-1",TIME,"result":"started","hints":0}
-{"exercise":"03-1",TIME,"result":"rank 0 uses the same order in several epochs","hints":0}
-{"exercise":"03-1",TIME,"result":"solved","hints":2}
-END
 mkdir -p ada bob/exercises-work/01-2
 cp -r "$work" ada
 cp -r "$work/03-1" bob/exercises-work
 patch -s -R -p1 -d bob/exercises-work/03-1 -i "$TMP/solution"
-line() { printf '{"exercise":"%s","time":17000%05d,"result":"%s","hints":%s}\n' "$@"; }
-{ line 03-1 0 started 0; line 03-1 600 "no" 1; line 01-2 5000 started 0; line 01-2 5240 'no' 2; line 03-1 5300 no 3; } \
-    >bob/exercises-work/log.jsonl
-printf '%s\n' '{"exercise":"03-1","time":1700009999,"result":"\e[2J"},"hints":9}' '$(touch gone)' \
-    '{"exercise":"a[$(touch gone)]","time":1700009999,"result":"no","hints":9}' >>bob/exercises-work/log.jsonl
-expect 0 "" exercise grade ada/exercises-work bob/exercises-work --csv grades.csv
-check "a row for each" grep -qE '^ada +1 of 1 +[01] +2  $' "$TMP/output"
+expect 0 "" exercise grade ada/exercises-work bob/exercises-work
+check "who has solved it" grep -qxF 'ada                   1 of 1   ' "$TMP/output"
 check "where they are stuck" \
-    grep -qE '^bob +0 of 2 +15 +5  03-1: rank 0 uses the same order in several epochs$' "$TMP/output"
-check "nothing else is written" is "$(find . -maxdepth 1 -type f -newer bob/exercises-work/log.jsonl)" ./grades.csv
-check "the CSV" diff <(sed -E 's/^(ada.*solved),[01],/\1,0,/' grades.csv) - <<'END'
-participant,exercise,result,minutes,hints
-ada,03-1,solved,0,2
-bob,01-2,your program does not build,4,2
-bob,03-1,rank 0 uses the same order in several epochs,11,3
-END
+    grep -qE '^bob +0 of 2 +03-1: rank 0 uses the same order in several epochs$' "$TMP/output"
 check "the participants' folders are unchanged" diff -r "$work/03-1" ada/exercises-work/03-1
 
 echo 'int walk(' >>"$work/03-1/train.c"
