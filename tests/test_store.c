@@ -350,8 +350,6 @@ static const struct Loss {
     { hang, 2, SIGCONT, 2, false, "no rank has made progress for 2 s (--timeout); all wait for @: after epoch 1, "
       "step 5; 1 calls, the last: get run\n" },
     { hang, 1, SIGSTOP, 6, false, "all wait for @: stopped or cut off, silent for " },
-    { hang, 2, SIGCONT, 12, true, " s; all wait for @: after epoch 1, step 5; 1 calls, the last: get run\nhint: "
-      "the run ends after 12 s of this (--timeout)\n" },
     { step, 0, SIGKILL, 40, false, "rank 1/3 @ is lost: the connection was closed\nhint: " },
     { step, 0, SIGSTOP, 2, false, "rank 1/3 @ is lost: no answer\nhint: " },
     { write_slowly, 2, SIGCONT, 1.5, false, "" },
