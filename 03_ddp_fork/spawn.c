@@ -123,7 +123,8 @@ void spawn(const SpawnConfig *config, World *world)
     signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
     signal(SIGPIPE, SIG_IGN);               // the reader of this process's output may end first
     launcher_check(1);                      // mpirun would start several parents
-    int gpus = comm_gpus(), size = config->ranks > 0 ? config->ranks : gpus > 0 ? gpus : 2;
+    int size = config->ranks > 0 ? config->ranks : comm_gpus();
+    size = size > 0 ? size : 2;
     StoreConfig store = { .size = size, .place = { "127.0.0.1", 0 }, .timeout = config->timeout,
                           .supervised = true };     // this process names a rank that dies
     pid_t parent = getpid();

@@ -29,7 +29,7 @@
 
 enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
 
-static pid_t groups[RANKS_MAX];             // of this machine's ranks, while anything in one lives
+static pid_t groups[RANKS_MAX];             // of this machine's ranks; 0: all its processes ended
 static volatile sig_atomic_t asked, asks;   // the last signal that asked to end, or 0; how often
 static volatile sig_atomic_t over;          // the remaining ranks were killed
 static sigset_t held;                       // pass_on's signals: blocked, except while launch waits
@@ -225,8 +225,8 @@ static bool ends_as_asked(int status)
     return number > 0 && (number == asked || stops);
 }
 
-// Returns the run's exit status: that of the first rank that failed, unless it ended because
-// another had failed, or because launch got a signal or sent it one.
+// Returns the status of the first rank that failed by itself, not because of another rank or of a
+// signal. If all have only followed a rank of another machine, it is 1: they restart, too.
 static int wait_for_ranks(const Launch *l)
 {
     int status = 0, first = 0, failed = 0;

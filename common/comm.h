@@ -68,7 +68,6 @@ Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommC
 // ranks share a GPU. Sets world->gpu_place and gpus_shared, which comm_new needs.
 Device *comm_open_device(World *world, int threads);
 
-// GPUs that the cuda backend may use; 0 with the cpu backend. Fails if the cuda backend finds none.
-// A child process counts: counting starts CUDA, and then this process's later children could not
-// use it.
+// GPUs that ranks of the cuda backend may use; 0 with the cpu backend. Fails if there are none. It
+// does not start CUDA, as device_count does: then this process could not fork ranks that use it.
 int comm_gpus(void);

@@ -36,8 +36,6 @@ typedef struct Dataset {
                             // of a window
 } Dataset;
 static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1; }
-// The label of a test set's n-th output: an image's class, or the token after the n-th token.
-int dataset_label(const Dataset *set, int64_t n);
 
 typedef struct Data {
     char name[24];

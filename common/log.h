@@ -63,8 +63,6 @@ void log_step(Log *log, const LogStep *step);
 // There is no line if the epoch had no step left to train. The event has no results of the test if
 // another rank evaluates.
 //    == epoch: [1/5] | 62.3 s | 958 images/s | data wait 0.1 s | lr 0.01
-// then, unless stdout is a terminal, "| 2026-11-29 09:24:16, 0:04:33 left": the time, and how long
-// the other epochs will take.
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // A test's result, as a line; and, if the run only evaluates, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);

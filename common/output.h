@@ -5,8 +5,7 @@
 
 // Keeps the files of --save, `path` and path.best, for this run. Fails if one exists and is not a
 // checkpoint. Until this process ends, output_claim fails in all other processes, if the file
-// system has locks; it waits up to 3 s for a run that is just ending. A killed run leaves the file
-// path.lock, without the lock.
+// system has locks. A killed run leaves the file path.lock, without the lock.
 bool output_claim(const char *path, Error *err);
 
 // Opens path.tmp (mode 0644 & ~umask). Each replace_open that succeeds needs one replace_commit,
@@ -15,5 +14,6 @@ bool output_claim(const char *path, Error *err);
 FILE *replace_open(const char *path, Error *err);
 // Syncs the file to the disk, renames it to path, closes it and syncs the directory. If anything
 // fails up to the rename, removes path.tmp and leaves path as it was. If only the directory cannot
-// be synced, path is already the new file.
+// be synced, path is already the new file. A process that ends before this call leaves path.tmp,
+// which the next replace_open removes.
 bool replace_commit(FILE *file, const char *path, Error *err);

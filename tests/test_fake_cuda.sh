@@ -66,7 +66,7 @@ pair=$hash
 check "two ranks round differently from one" test "$pair" != "$alone"
 check "03, two ranks" like "$pair" ./03 -n 2 "${two[@]}"
 check "07, two ranks, small buckets" like "$pair" "${seven[@]}" "${two[@]}" --amp off --bucket-mb 0.02
-few_files() { (ulimit -n 45 && at_once trains ./03 -n 2 "${two[@]}"); }    # Gloo would need 46
+few_files() { (ulimit -n 45 && at_once trains ./03 -n 2 "${two[@]}"); }
 check "NCCL's ranks need no file for each other rank" few_files
 FAKE_GPUS=1 check "03, two ranks on one GPU, with Gloo" like "$pair" ./03-gloo -n 2 "${two[@]}"
 
@@ -114,9 +114,9 @@ FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once trains ./07
     --sync-bn
 FAKE_NCCL_VERSION=22500 check "nor do two without --sync-bn" at_once trains "${seven[@]}" "${two[@]}" --amp off
 expect 1 "there is no NVIDIA driver" env FAKE_COUNT=35 FAKE_DRIVER=0 ./01 "${one[@]}"
-expect 1 "this process finds no GPU" env FAKE_COUNT=100 ./03 "${two[@]}"
-expect 1 "the NVIDIA driver is too old: it supports CUDA 11.4, but" env FAKE_COUNT=35 FAKE_DRIVER=11040 ./03 "${two[@]}"
-expect 1 "nvidia-fabricmanager" env FAKE_COUNT=802 ./03 "${two[@]}"
+expect 1 "this process finds no GPU" env CUDA_VISIBLE_DEVICES= ./03 "${two[@]}"
+expect 1 "the NVIDIA driver is too old: it supports CUDA 11.4, but" env FAKE_COUNT=35 FAKE_DRIVER=11040 ./03 -n 2 "${two[@]}"
+expect 1 "nvidia-fabricmanager" env FAKE_COUNT=802 ./03 -n 2 "${two[@]}"
 cat >free.c <<'EOF'
 #include "device.h"
 int main(void)

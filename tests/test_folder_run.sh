@@ -43,10 +43,10 @@ check "the names of the classes" grep -q '^0,0,[0-9],000,00[0-9],val/000/' one.c
 
 cp -r tree badval
 victim=$(find badval/val -name '*.jpg' | sort | head -1)
-truncate -s 700 "$victim"
+truncate -s 500 "$victim"
 expect 1 "$victim: JPEG: the file is truncated" "$train" "${small[@]}" --data badval --epochs 1
 : >"$victim"
-expect 1 "$victim: the file is empty" ranks 3 "$train" "${small[@]}" --data badval --epochs 1
+expect 1 "$victim: JPEG: Empty input file" ranks 3 "$train" "${small[@]}" --data badval --epochs 1
 expect 1 "jpg: Input/output error" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=.jpg FAULT_CALL=open FAULT_AT=150 \
     FAULT_DO=EIO "$train" "${small[@]}" --data tree --epochs 1
 cp -r tree copy

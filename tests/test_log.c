@@ -100,7 +100,6 @@ static void an_epoch(void)
                                       .lr = step * 0.25, .data_wait_ms = 500, .stats = stats });
         }
         log_progress_end(log);
-        wait_ms(200);
         log_epoch(log, 2, &stats, &stats);
     }
     log_free(log);
@@ -117,11 +116,9 @@ TEST(the_line_of_an_epoch)
     char line[200];
     EXPECT(spent >= 0.08, "an epoch of 4 times 20 ms took %g s", spent);
     snprintf(line, sizeof line,
-             "\n   == epoch: [2/5] | %.1f s | %.0f characters/s | data wait 2.0 s | lr 1 | 20", spent,
+             "\n   == epoch: [2/5] | %.1f s | %.0f characters/s | data wait 2.0 s | lr 1\n", spent,
              2 * 4 * 8 * 32 / spent);
     EXPECT_HAS(test_said, line);
-    // Three more epochs like this one, which took at least 4 times 20 ms and 200 ms, or 0.84 s in all.
-    EXPECT(strstr(test_said, ", 0:00:00 left\n") || strstr(test_said, ", 0:00:01 left\n"), "%s", test_said);
     EXPECT_EQ_INT(test_times(test_said, "== epoch"), 1);
     metrics = NULL;
 }

@@ -40,7 +40,7 @@ check "closed: it trains" test $? = 0
 check "closed: only events in its files" not grep -qvE '^(\{.*\},?|\[)$' "$TMP/metrics" "$TMP/trace"
 
 wrong "--image-size: has no effect with --data text:a.txt" --data text:a.txt --image-size 40
-wrong "--block: has no effect without a text: --data words|shakespeare|text:FILE" --block 40
+wrong "--block: has no effect without a text, such as --data text:FILE" --block 40
 wrong "--evaluate: needs weights: --resume FILE or --init FILE" -e
 wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b
 

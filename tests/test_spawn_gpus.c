@@ -2,6 +2,7 @@
 // ctest: SANITIZERS asan
 #include "progress.h"
 #include "device.h"
+#include "machine.h"
 #include "test.h"
 
 #include "../03_ddp_fork/spawn.h"
@@ -10,7 +11,7 @@ static int gpus;
 static int made_up_count(void) { return gpus; }
 
 #define device_backend "cuda"
-#define device_count made_up_count
+#define machine_gpus_listed made_up_count
 #include "../common/comm/gpus.c"
 #include "../03_ddp_fork/spawn.c"
 

@@ -35,8 +35,6 @@ TEST(tokens_are_the_bytes_that_occur)
     int wrong = 0;
     for (int i = 0; i < 1001; i++)
         wrong += in_order[i < 900 ? data.train.inputs[i] : data.test.inputs[i - 900]] != bytes[i];
-    for (int i = 0; i < 96; i++)
-        wrong += in_order[dataset_label(&data.test, i)] != bytes[900 + i + 1];
     EXPECT_EQ_INT(wrong, 0);
     data_close(&data);
 }
@@ -184,7 +182,7 @@ TEST(bad_files)
     refuse(test_file("empty", text, 0), 4, "its 0 bytes are too few to train and test");
     refuse(test_file("short", text, 319), 32, "its 319 bytes");
     refuse(test_path("nothing"), 4, "nothing: No such file");
-    refuse(test_path(""), 4, "not a regular file");
+    refuse(test_path(""), 4, "Is a directory");
     EXPECT(open_text(&data, test_file("enough", text, 330), 32, &err), "%s", err.text);
     EXPECT_EQ_INT(data.test.count, 1);
     data_close(&data);

@@ -322,9 +322,8 @@ def revision():
 
 
 def heading(bench, *more):
-    rounds = f"Medians of {bench.rounds} round{'s'[:bench.rounds > 1]}; all programs took turns."
-    return "; ".join([machine(), *more, str(date.today()), f"commit {revision()}",
-                      f"load average before the measurement {bench.load:.1f}"]) + ". " + rounds
+    return "; ".join([machine(), *more, str(date.today()), f"commit {revision()}", f"load {bench.load:.1f}",
+                      f"medians of {bench.rounds} round{'s'[:bench.rounds > 1]}"]) + "."
 
 
 def table(head, rows):
@@ -349,7 +348,7 @@ def share_of(limit, rate, operations):
 def limit_text(limits):
     """limits: {type: operations a second}"""
     rates = ", ".join(f"{limit / 1e9:.0f} GFLOP/s in {kind}" for kind, limit in limits.items())
-    return f"The limit is what a product of two 4096x4096 matrices reaches on this machine: {rates}."
+    return f"The limit: {rates}."
 
 
 # --- the benchmarks -----------------------------------------------------------------------------------
@@ -439,8 +438,7 @@ def nets(b, jobs, *more):
     b.write(
         heading(b, f"{CORES} threads", *more, f"PyTorch {torches[0].version}") + " Training steps, images/s.",
         table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)", "padding"), rows),
-        limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()})
-        + " Padding: the share of operations that multiply padding, in a step that skips none.",
+        limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}),
         "".join(torch.missing(row[0]) for row, torch in zip(rows, torches)))
 
 

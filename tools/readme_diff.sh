@@ -35,7 +35,7 @@ list_files()
     for file in "${changed[@]}"; do         # the name of a step always changes in CMakeLists.txt
         [ "$file" = CMakeLists.txt ] || echo "- changed: \`$file\`, $(describe_changes "$a/$file" "$b/$file")"
     done
-    [ ${#same[@]} = 0 ] || printf '%s\n' "${same[@]}" | paste -sd, | sed 's/,/`, `/g; s/.*/- as before: `&`/'
+    [ ${#same[@]} = 0 ] || echo "- as before: all other files"
 }
 
 # quote_lines PAGE: prints the page with the lines of a file after each `quote` marker.

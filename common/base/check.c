@@ -108,7 +108,7 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
 
 static void *memory_or_fail(void *memory, size_t count, size_t size)
 {
-    CHECK(memory, "a smaller batch (-b) or a smaller model needs less memory",
+    CHECK(memory, "a smaller batch (-b), model or data set needs less memory",
           "out of memory: %.1f MiB are not available", (double)count * (double)size / 0x1p20);
     return memory;
 }

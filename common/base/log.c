@@ -285,32 +285,14 @@ static json_t *test_members(const Stats *test)
                      "top5", log_number(percent(test->correct5, test->count)), "n", test->count);
 }
 
-// " | 2026-11-29 09:24:16, 1:04:10 left", for a log that is read later. The rest of the run is
-// expected to be as slow as this epoch, with its saves and evaluation; a resumed epoch is a part.
-static void time_text(const Log *log, int64_t epoch, char *out, size_t size)
-{
-    const ProgressLine *line = &log->line;
-    time_t now = time(NULL);
-    double whole = (double)line->steps / (double)(line->steps - line->first_step);
-    double expected = (double)(line->epochs - epoch) * whole * (clock_now() - line->started);
-    long long left = (long long)fmin(expected, 1e12);
-    char date[32];
-    strftime(date, sizeof date, "%F %T", localtime(&now));
-    snprintf(out, size, " | %s, %lld:%02lld:%02lld left", date, left / 3600, left / 60 % 60,
-             left % 60);
-}
-
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
 {
     const ProgressLine *line = &log->line;
-    char when[80] = "";
-    if (line->samples > 0 && !log->terminal)
-        time_text(log, epoch, when, sizeof when);
     if (line->samples > 0)              // else a resumed run had only the evaluation left
-        log_say(log, "   == epoch: [%lld/%d] | %.1f s | %.0f %s/s | data wait %.1f s | lr %.4g%s",
+        log_say(log, "   == epoch: [%lld/%d] | %.1f s | %.0f %s/s | data wait %.1f s | lr %.4g",
                 (long long)epoch, line->epochs, line->seconds,
                 (double)line->samples * log->per_sample / line->seconds, log->unit,
-                line->wait_ms / 1000, line->lr, when);
+                line->wait_ms / 1000, line->lr);
     json_t *members = json_pack("{s:I, s:o, s:o}", "epoch", epoch,
                                 "train_loss", log_number(mean_loss(train)),
                                 "train_acc", log_number(percent(train->correct1, train->count)));
@@ -318,7 +300,7 @@ void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
     if (test->count > 0)                // else a different rank evaluates
         json_object_update(members, tested);
     json_decref(tested);
-    json_object_set_new(members, "seconds", log_number(log->line.seconds));
+    json_object_set_new(members, "seconds", log_number(line->seconds));
     log_event(log, "epoch", members);
 }
 

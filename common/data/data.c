@@ -7,6 +7,91 @@
 #include <string.h>
 #include <zlib.h>
 
+// --- the sets, and where to look for them --------------------------------------------------------
+
+enum { NAMED_CLASSES = 10 };
+
+typedef struct KnownSet {
+    const char *name;
+    const char *place;          // below data/, or NULL
+    const char *system_place;   // where the system may have it, or NULL
+    const char *hint;           // of an error about missing or damaged files
+    bool (*read)(Data *data, const char *path, const DataConfig *config, Error *err);
+    int classes;
+    bool jitter;                // crop and flip: not for digits and clothes
+    float mean[3], std[3];
+    const char *class_names[NAMED_CLASSES];
+} KnownSet;
+
+// "auto" takes the first that is there; synthetic images always are. A folder of pictures has no
+// name: its mean and deviation are ImageNet's, as in torchvision's examples.
+static const KnownSet known_sets[] = {
+    { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
+      "./ddp data fashion-mnist downloads it", idx_read, 10, false, { 0.2860f }, { 0.3530f },
+      { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+        "Ankle boot" } },
+    { "cifar10", "cifar-10-batches-bin", NULL, "./ddp data cifar10 downloads it", cifar10_read, 10,
+      true, { 0.4914f, 0.4822f, 0.4465f }, { 0.2023f, 0.1994f, 0.2010f },
+      { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+        "truck" } },
+    { "synthetic", NULL, NULL, NULL, synthetic_make, 10, true, { 0.5f, 0.5f, 0.5f },
+      { 0.25f, 0.25f, 0.25f } },
+    { "cifar100", "cifar-100-binary", NULL, "./ddp data cifar100 downloads it", cifar100_read, 100,
+      true, { 0.5071f, 0.4865f, 0.4409f }, { 0.2673f, 0.2564f, 0.2762f } },
+    { "mnist", "mnist", "/usr/share/datasets/mnist", "./ddp data mnist downloads it", idx_read, 10,
+      false, { 0.1307f }, { 0.3081f },
+      { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" } },
+    { "shakespeare", "shakespeare/input.txt", NULL, "./ddp data shakespeare downloads it",
+      text_read, .jitter = true },
+    { "words", NULL, "/usr/share/dict/words",
+      "./ddp setup installs it (the package wamerican); or --data text:FILE", words_read,
+      .jitter = true },
+    { "text", NULL, NULL, "name a file that can be read: --data text:FILE", text_read,
+      .jitter = true },
+    { "folder", NULL, NULL,
+      "put .jpg, .jpeg or .png files in DIR/train/CLASS/ and DIR/val/CLASS/", pictures_open,
+      .jitter = true, .mean = { 0.485f, 0.456f, 0.406f }, .std = { 0.229f, 0.224f, 0.225f } },
+};
+static const KnownSet *const folder = known_sets + sizeof known_sets / sizeof *known_sets - 1;
+
+// Returns where a set is, or NULL. A damaged set counts as found: it is an error and must not be
+// skipped.
+static const char *set_find(const KnownSet *set, char path[PATH_MAX])
+{
+    const char *roots[] = { "data", DDP_SOURCE_DIR "/data" };
+    for (int i = 0; i < 2 && set->place; i++) {
+        snprintf(path, PATH_MAX, "%s/%s", roots[i], set->place);
+        if (!data_file_missing(path))
+            return path;
+    }
+    return set->system_place && !data_file_missing(set->system_place) ? set->system_place : NULL;
+}
+
+// The set of "NAME" or "NAME:PATH"; any other text is a folder.
+static const KnownSet *set_named(const char *data)
+{
+    const size_t length = strcspn(data, ":");
+    const KnownSet *set = known_sets;
+    while (set < folder && (strlen(set->name) != length || memcmp(set->name, data, length) != 0))
+        set++;
+    return set;
+}
+
+// The set that --data asks for, and where it is: NULL if it is synthetic, or nowhere.
+static const KnownSet *set_choose(const char *data, const char **path, char found[PATH_MAX])
+{
+    const KnownSet *set = known_sets;
+    const char *colon = strchr(data, ':');
+    if (strcmp(data, "auto") == 0) {
+        while (set->place && !(*path = set_find(set, found)))
+            set++;
+        return set;
+    }
+    set = set_named(data);
+    *path = set == folder ? data : colon ? colon + 1 : set_find(set, found);
+    return set;
+}
+
 // --- options -------------------------------------------------------------------------------------
 
 DataConfig data_defaults(void)
@@ -14,16 +99,15 @@ DataConfig data_defaults(void)
     return (DataConfig){ .data = "auto", .block = 64, .workers = 2, .augment = true };
 }
 
-#define IMAGE_SETS "cifar10|cifar100|mnist|fashion-mnist"
-#define TEXTS "words|shakespeare"
-
 static void check_options(Args *args, void *config)
 {
     const char *data = ((DataConfig *)config)->data;
-    bool text = args_is(args, "data", TEXTS) || strncmp(data, "text:", 5) == 0;
+    const KnownSet *set = set_named(data);
+    bool text = set->read == text_read || set->read == words_read;
+    bool any_size = set->read == synthetic_make || (set == folder && strcmp(data, "auto") != 0);
     if (args_given(args, "block") && !text)
-        args_reject(args, "block", "has no effect without a text: --data " TEXTS "|text:FILE");
-    if (args_given(args, "image-size") && (text || args_is(args, "data", "auto|" IMAGE_SETS)))
+        args_reject(args, "block", "has no effect without a text, such as --data text:FILE");
+    if (args_given(args, "image-size") && !any_size)
         args_reject(args, "image-size", "has no effect with --data %s", data);
 }
 
@@ -51,78 +135,6 @@ void data_options(Args *args, DataConfig *config)
     args_check(args, check_options, config);
 }
 
-// --- the sets, and where to look for them --------------------------------------------------------
-
-enum { NAMED_CLASSES = 10 };
-
-typedef struct KnownSet {
-    const char *name;
-    const char *place;          // below data/, or NULL
-    const char *system_place;   // where the system may have it, or NULL
-    const char *hint;           // of an error about missing or damaged files
-    bool (*read)(Data *data, const char *path, const DataConfig *config, Error *err);
-    int classes;
-    bool jitter;                // crop and flip: not for digits and clothes
-    float mean[3], std[3];
-    const char *class_names[NAMED_CLASSES];
-} KnownSet;
-
-static const KnownSet known_sets[] = {
-    { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
-      "./ddp data fashion-mnist downloads it", idx_read, 10, false, { 0.2860f }, { 0.3530f },
-      { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
-        "Ankle boot" } },
-    { "cifar10", "cifar-10-batches-bin", NULL, "./ddp data cifar10 downloads it", cifar10_read, 10,
-      true, { 0.4914f, 0.4822f, 0.4465f }, { 0.2023f, 0.1994f, 0.2010f },
-      { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
-        "truck" } },
-    { "cifar100", "cifar-100-binary", NULL, "./ddp data cifar100 downloads it", cifar100_read, 100,
-      true, { 0.5071f, 0.4865f, 0.4409f }, { 0.2673f, 0.2564f, 0.2762f } },
-    { "mnist", "mnist", "/usr/share/datasets/mnist", "./ddp data mnist downloads it", idx_read, 10,
-      false, { 0.1307f }, { 0.3081f },
-      { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" } },
-    { "shakespeare", "shakespeare/input.txt", NULL, "./ddp data shakespeare downloads it",
-      text_read, .jitter = true },
-    { "words", NULL, "/usr/share/dict/words",
-      "./ddp setup installs it (the package wamerican); or --data text:FILE", words_read,
-      .jitter = true },
-    { "text", NULL, NULL, "name a file that can be read: --data text:FILE", text_read,
-      .jitter = true },
-};
-enum { KNOWN_SETS = sizeof known_sets / sizeof *known_sets, PREFERRED = 2 };    // by "auto"
-
-// These two are made or listed. Pictures are normalised as in torchvision's examples, with
-// ImageNet's mean and deviation.
-static const KnownSet synthetic = { "synthetic", .mean = { 0.5f, 0.5f, 0.5f },
-                                    .std = { 0.25f, 0.25f, 0.25f }, .jitter = true };
-static const KnownSet folder = { "folder", .mean = { 0.485f, 0.456f, 0.406f },
-                                 .std = { 0.229f, 0.224f, 0.225f }, .jitter = true };
-
-// The set called NAME, or NAME:PATH: then *path is PATH, else NULL.
-static const KnownSet *set_named(const char *data, const char **path)
-{
-    const char *colon = strchr(data, ':');
-    const size_t length = colon ? (size_t)(colon - data) : strlen(data);
-    *path = colon ? colon + 1 : NULL;
-    for (int i = 0; i < KNOWN_SETS; i++)
-        if (strlen(known_sets[i].name) == length && memcmp(known_sets[i].name, data, length) == 0)
-            return &known_sets[i];
-    return NULL;
-}
-
-// Returns where a set is, or NULL. A damaged set counts as found: it is an error and must not be
-// skipped.
-static const char *set_find(const KnownSet *set, char path[PATH_MAX])
-{
-    const char *roots[] = { "data", DDP_SOURCE_DIR "/data" };
-    for (int i = 0; i < 2 && set->place; i++) {
-        snprintf(path, PATH_MAX, "%s/%s", roots[i], set->place);
-        if (!data_file_missing(path))
-            return path;
-    }
-    return set->system_place && !data_file_missing(set->system_place) ? set->system_place : NULL;
-}
-
 // --- opening -------------------------------------------------------------------------------------
 
 static void describe(Data *data, const DataConfig *config, int64_t seed, const KnownSet *set,
@@ -141,18 +153,19 @@ static void describe(Data *data, const DataConfig *config, int64_t seed, const K
     data->class_names = set->class_names[0] ? set->class_names : NULL;
 }
 
-static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
+static bool set_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    char source[64];
-    snprintf(source, sizeof source, "made from seed %lld", (long long)seed);
-    describe(data, config, seed, &synthetic, source);
-    return synthetic_make(data, config, seed, err);
-}
-
-static bool set_open(Data *data, const KnownSet *set, const char *path, const DataConfig *config,
-                     int64_t seed, Error *err)
-{
-    describe(data, config, seed, set, path);
+    const char *path, *place;
+    char found[PATH_MAX];
+    const KnownSet *set = set_choose(config->data, &path, found);
+    if (set == folder && data_file_missing(path))
+        return error_set(err, "--help names the data sets", "--data %s: no such data set or folder",
+                         path);
+    place = set->place ? set->place : set->system_place ? set->system_place : "path after it";
+    if (!path && set->read != synthetic_make)
+        return error_set(err, set->hint, "--data %s: there is no %s%s", set->name,
+                         set->place ? "data/" : "", place);
+    describe(data, config, seed, set, path ? path : "made from the seed");
     err->hint[0] = '\0';
     bool good = set->read(data, path, config, err);
     if (!good && !err->hint[0])
@@ -160,72 +173,26 @@ static bool set_open(Data *data, const KnownSet *set, const char *path, const Da
     return good;
 }
 
-static bool set_missing(const KnownSet *set, Error *err)
-{
-    const char *system = set->system_place;
-    if (set->place)
-        return error_set(err, set->hint, "--data %s: there is no data/%s, here or in the source "
-                         "tree%s%s", set->name, set->place, system ? ", and no " : "",
-                         system ? system : "");
-    return error_set(err, set->hint, "--data %s: there is no %s", set->name,
-                     system ? system : "path after it");
-}
-
-static void dataset_cut(Dataset *set, int count)
-{
-    if (set->pictures)
-        pictures_cut(set, count);
-    set->count = count;
-}
-
-static bool dataset_cut_to(Dataset *set, int count, const char *option, const char *name,
-                           Error *err)
+static bool dataset_cut(Dataset *set, int count, const char *option, const char *name, Error *err)
 {
     if (count > set->count)
         return error_set(err, "0 uses all samples", "%s %d: %s has only %d such samples", option,
                          count, name, set->count);
-    if (count > 0)
-        dataset_cut(set, count);
+    if (count > 0 && set->pictures)
+        pictures_cut(set, count);
+    set->count = count > 0 ? count : set->count;
     return true;
-}
-
-static void fingerprint_write(Data *data)
-{
-    snprintf(data->fingerprint, sizeof data->fingerprint, "%s, %d + %d %s, checksum %08x",
-             data->name, data->train.count, data->test.count, data->samples, data->checksum);
-}
-
-static bool data_find_and_read(Data *data, const DataConfig *config, int64_t seed, Error *err)
-{
-    const char *wanted = config->data, *path;
-    const bool any = strcmp(wanted, "auto") == 0;
-    char found[PATH_MAX];
-    for (int i = 0; any && i < PREFERRED; i++)
-        if ((path = set_find(&known_sets[i], found)))
-            return set_open(data, &known_sets[i], path, config, seed, err);
-    if (any || strcmp(wanted, "synthetic") == 0)
-        return synthetic_open(data, config, seed, err);
-    const KnownSet *set = set_named(wanted, &path);
-    if (set && (path || (path = set_find(set, found))))
-        return set_open(data, set, path, config, seed, err);
-    if (set)
-        return set_missing(set, err);
-    if (data_file_missing(wanted))
-        return error_set(err, "choose auto|synthetic|" IMAGE_SETS "|" TEXTS "|text:FILE, or a "
-                         "folder of pictures", "--data %s: no such data set or folder", wanted);
-    describe(data, config, seed, &folder, wanted);
-    return pictures_open(data, config, err);
 }
 
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
     *data = (Data){ .samples = "images", .unit = "images" };
-    bool good = data_find_and_read(data, config, seed, err) &&
-        dataset_cut_to(&data->train, config->train_count, "--train-samples", data->name, err) &&
-        dataset_cut_to(&data->test, config->test_count, "--test-samples", data->name, err);
-    if (good)
-        fingerprint_write(data);
-    else
+    bool good = set_open(data, config, seed, err) &&
+        dataset_cut(&data->train, config->train_count, "--train-samples", data->name, err) &&
+        dataset_cut(&data->test, config->test_count, "--test-samples", data->name, err);
+    snprintf(data->fingerprint, sizeof data->fingerprint, "%s, %d + %d %s, checksum %08x",
+             data->name, data->train.count, data->test.count, data->samples, data->checksum);
+    if (!good)
         data_close(data);
     return good;
 }
@@ -245,11 +212,6 @@ int64_t data_order(const Data *data, bool shuffle)
 {
     const uint32_t decides[] = { data->checksum, (uint32_t)data->train.count, shuffle };
     return 1 + (int64_t)crc32_z(0, (const uint8_t *)decides, sizeof decides);
-}
-
-int dataset_label(const Dataset *set, int64_t n)
-{
-    return dataset_is_text(set) ? set->inputs[n + 1] : set->labels[n];
 }
 
 const char *data_class_name(const Data *data, int label)

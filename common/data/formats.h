@@ -1,10 +1,11 @@
 // formats.h - a function for each kind of data set that data_open reads or makes, and what they
-// share. pictures.h has the one for folders of pictures.
+// share. pictures.h has the one for folders of pictures. A new kind is a function like these, and
+// the row in known_sets (data.c) that names it.
 #pragma once
 #include "data.h"
 
-// Each fills data->train and data->test, and adds to data->checksum. The first three read the
-// `classes` of both sets, so set these first. `path`: a folder, or of a text a file. Errors about
+// Each fills data->train and data->test, and adds to data->checksum. data.c has set the `classes`
+// of both, the seed and the names of classes. `path`: a folder, or of a text a file. Errors about
 // files that are missing or damaged have no hint. On an error the caller calls data_close.
 bool cifar10_read(Data *data, const char *path, const DataConfig *config, Error *err);
 bool cifar100_read(Data *data, const char *path, const DataConfig *config, Error *err);
@@ -14,7 +15,8 @@ bool text_read(Data *data, const char *path, const DataConfig *config, Error *er
 // The file is a list of words; the text is those lines that have only the letters a to z, in a
 // random order.
 bool words_read(Data *data, const char *path, const DataConfig *config, Error *err);
-bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err);
+// Images from the seed.
+bool synthetic_make(Data *data, const char *path, const DataConfig *config, Error *err);
 
 // A CIFAR file of part->count records, each of label_bytes labels (the last one counts) and 3 x 32
 // x 32 bytes. The caller allocates part->inputs and part->labels.
@@ -25,22 +27,16 @@ bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, uin
 bool idx_pair_read(Dataset *set, const char *images, const char *labels, uint32_t crc[2],
                    Error *err);
 
-bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
+void dataset_alloc(Dataset *set, int count, int channels, int height, int width);
 // Adds the bytes to data->checksum.
 void data_checksum(Data *data, const void *bytes, size_t size);
 
 bool data_file_missing(const char *path);
-// Opens a regular file and sets *size. Returns -1 on an error, also for any other kind of file. For
-// a FIFO the call does not wait for a writer.
-int data_file_descriptor(const char *path, int64_t *size, Error *err);
 
 // Begin with { 0 }; data_file_load grows the memory and reuses it. The caller frees it.
 typedef struct FileBytes {
     uint8_t *bytes;
     size_t size, capacity;
 } FileBytes;
-// Reads a whole regular file of at most `most` bytes.
-bool data_file_load(const char *path, int most, FileBytes *to, Error *err);
-
-// Returns `memory` if it has `bytes` or more; else frees it and returns new memory.
-void *data_memory(void *memory, size_t *capacity, size_t bytes);
+// Reads a whole file, and decompresses a gzipped one. Fails at more than `most` bytes.
+bool data_file_load(const char *path, size_t most, FileBytes *to, Error *err);

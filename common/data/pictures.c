@@ -13,8 +13,6 @@
 
 // --- the files -----------------------------------------------------------------------------------
 
-static const char hint[] = "put .jpg, .jpeg or .png files in DIR/train/CLASS/ and DIR/val/CLASS/";
-
 static int is_folder(const struct dirent *entry)
 {
     return entry->d_name[0] != '.' && entry->d_type != DT_REG;
@@ -23,9 +21,9 @@ static int is_folder(const struct dirent *entry)
 static int is_picture(const struct dirent *entry)
 {
     const char *end = strrchr(entry->d_name, '.');
-    bool picture = end && (strcasecmp(end, ".jpg") == 0 || strcasecmp(end, ".jpeg") == 0 ||
-                           strcasecmp(end, ".png") == 0);
-    return entry->d_name[0] != '.' && (picture || entry->d_type == DT_DIR);
+    return entry->d_name[0] != '.' && end &&
+           (strcasecmp(end, ".jpg") == 0 || strcasecmp(end, ".jpeg") == 0 ||
+            strcasecmp(end, ".png") == 0);
 }
 
 // Sets *names, sorted. Returns how many there are; on an error, or if there are none, 0.
@@ -35,7 +33,7 @@ static int list(const char *path, int (*wanted)(const struct dirent *), struct d
     PROGRESS_DOING("listing", path);
     int count = scandir(path, names, wanted, alphasort);
     if (count <= 0)
-        error_set(err, hint, "%s: %s", path, count < 0 ? strerror(errno) : "nothing is in it");
+        error_set(err, "", "%s: %s", path, count < 0 ? strerror(errno) : "nothing is in it");
     if (count == 0)
         free(*names);
     return count > 0 ? count : 0;
@@ -47,24 +45,19 @@ static bool class_add(Dataset *set, FILE *all, const char *path, int label, Erro
     struct Pictures *p = set->pictures;
     struct dirent **files;
     int count = list(path, is_picture, &files, err), end = set->count + count;
-    bool good = count > 0;
-    if (!good)
+    if (count == 0)
         return false;
     set->labels = reallocarray(set->labels, end, sizeof *set->labels);
     p->at = reallocarray(p->at, end, sizeof *p->at);
     CHECK(set->labels && p->at, "", "out of memory: no room for the names of %d files", end);
     for (int i = 0; i < count; i++, set->count++) {
-        if (files[i]->d_type == DT_DIR)
-            good = error_set(err, hint, "%s/%s: a folder in the folder of a class", path,
-                             files[i]->d_name);
         set->labels[set->count] = label;
         p->at[set->count] = ftell(all);
         fprintf(all, "%s/%s%c", path + strlen(p->dir) + 1, files[i]->d_name, '\0');
         free(files[i]);
     }
     free(files);
-    progress_beat();
-    return good;
+    return true;
 }
 
 // Lists the classes and files of a part of the folder: "train" or "val".
@@ -82,8 +75,7 @@ static bool set_add(Data *data, Dataset *set, const char *dir, const char *part,
     p->class_names = xcalloc(set->classes + 1, sizeof *p->class_names);
     FILE *all = open_memstream(&p->names, &bytes);
     CHECK(all, "", "out of memory");
-    bool good = set->classes > 1 || (set->classes == 1 &&
-                                     error_set(err, hint, "%s: there is only one class", path));
+    bool good = set->classes > 0;
     for (int i = 0; i < set->classes; i++) {
         p->class_names[i] = xstrdup(folders[i]->d_name);
         snprintf(path, sizeof path, "%s/%s/%s", dir, part, folders[i]->d_name);
@@ -114,21 +106,22 @@ static void plain_text(char *text)
             *text = '_';
 }
 
-bool pictures_open(Data *data, const DataConfig *config, Error *err)
+bool pictures_open(Data *data, const char *path, const DataConfig *config, Error *err)
 {
     const int size = config->image_size ? config->image_size : 224;
 #ifdef DDP_PICTURES_MISSING
     return error_set(err, "install the package, then build again", "--data %s: this program cannot "
-                     "read pictures: there was " DDP_PICTURES_MISSING, config->data);
+                     "read pictures: there was " DDP_PICTURES_MISSING, path);
 #endif
-    bool good = set_add(data, &data->train, config->data, "train", size, err) &&
-                set_add(data, &data->test, config->data, "val", size, err) &&
-                classes_match(data->train.pictures->class_names, data->test.pictures->class_names,
-                              config->data, err);
+    if (!set_add(data, &data->train, path, "train", size, err) ||
+        !set_add(data, &data->test, path, "val", size, err) ||
+        !classes_match(data->train.pictures->class_names, data->test.pictures->class_names, path,
+                       err))
+        return false;
     data->class_names = (const char *const *)data->train.pictures->class_names;
     for (int i = 0; i < data->train.classes; i++)
         plain_text(data->train.pictures->class_names[i]);
-    return good;
+    return true;
 }
 
 void pictures_close(Dataset *set)
@@ -192,7 +185,7 @@ View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, 
                    jitter_of(seed, epoch, id, 0).flip };
 }
 
-View view_center(int width, int height, int side)
+static View view_center(int width, int height, int side)
 {
     const int shorter = (int)lrint(side * 256 / 224.0), least = width < height ? width : height;
     View view = { span_of(0, width, (int)((int64_t)shorter * width / least)),
@@ -205,9 +198,8 @@ View view_center(int width, int height, int side)
 
 // --- resizing ------------------------------------------------------------------------------------
 
-// Rows become 8-bit rows, then columns. An output pixel is a weighted mean of the source pixels
-// near its centre. The weights fall to 0 at a distance of one source pixel, or if the picture
-// shrinks, one output pixel:
+// An output pixel is a weighted mean of the source pixels near its centre. The weights fall to 0 at
+// a distance of one source pixel, or if the picture shrinks, one output pixel:
 //
 //   source   | 0 | 1 | 2 | 3 | 4 | 5 | 6 |       shrinking by 2: output 1 has its centre at 3.0,
 //   weight         .12 .38 .38 .12               and weights for the sources 1 to 4
@@ -225,7 +217,8 @@ static double pixels_of(const Span *span, int i, int *first, int *end)
     return centre;
 }
 
-Rect view_needs(const View *view, int side)
+// The part of a picture on which its view depends, in an image of side x side pixels.
+static Rect view_needs(const View *view, int side)
 {
     Rect r;
     int unused, right, bottom;
@@ -238,87 +231,90 @@ Rect view_needs(const View *view, int side)
     return r;
 }
 
-static size_t row_length(const Span *span) { return 2 + 2 * (size_t)ceil(fmax(1, span->step)) + 1; }
+static size_t most_weights(const Span *span) { return 2 * (size_t)ceil(fmax(1, span->step)) + 1; }
 
-// A row for each output pixel: first source pixel, number of weights, weights.
-static void table_fill(const Span *span, int side, int32_t *row)
+// Returns how many source pixels count for output pixel i; the first one is *first.
+static int weights_of(const Span *span, int i, int *first, int32_t *weights)
 {
-    const double reach = fmax(1, span->step);
-    for (int i = 0; i < side; i++, row += row_length(span)) {
-        int first, end;
-        double centre = pixels_of(span, i, &first, &end), sum = 0;
-        for (int x = first; x < end; x++)
-            sum += fmax(0, reach - fabs(x + 0.5 - centre));
-        for (int x = first; x < end; x++)
-            row[2 + x - first] = (int32_t)(0.5 + fmax(0, reach - fabs(x + 0.5 - centre)) / sum *
-                                                     (1 << WEIGHT_BITS));
-        row[0] = first;
-        row[1] = end - first;
-    }
+    int end;
+    double centre = pixels_of(span, i, first, &end), reach = fmax(1, span->step), sum = 0;
+    for (int x = *first; x < end; x++)
+        sum += fmax(0, reach - fabs(x + 0.5 - centre));
+    for (int x = *first; x < end; x++)
+        *weights++ = (int32_t)(0.5 + fmax(0, reach - fabs(x + 0.5 - centre)) / sum *
+                                         (1 << WEIGHT_BITS));
+    return end - *first;
 }
 
-// Resizes a row of pixels, of which the first is source pixel x, to `side` bytes each of red, green
-// and blue, in planes of `plane` bytes. flip: from right to left.
-static void row_resize(const View *view, const int32_t *row, int side, const uint8_t *pixels, int x,
-                       uint8_t *planes, size_t plane)
+// The mean of `count` rows of bytes, which are `step` bytes apart.
+static void rows_mean(const uint8_t *restrict from, size_t step, const int32_t *weights, int count,
+                      size_t bytes, int32_t *restrict sums, uint8_t *restrict mean)
 {
-    const size_t length = row_length(&view->x);
-    for (int i = 0; i < side; i++, row += length) {
-        const uint8_t *from = pixels + 3 * (row[0] - x);
+    for (size_t x = 0; x < bytes; x++)
+        sums[x] = HALF;
+    for (int k = 0; k < count; k++, from += step)
+        for (size_t x = 0; x < bytes; x++)
+            sums[x] += from[x] * weights[k];
+    for (size_t x = 0; x < bytes; x++)
+        mean[x] = (uint8_t)(sums[x] >> WEIGHT_BITS);
+}
+
+// Resizes a row of pixels, of which the first is source pixel x, to a row in each of the planes
+// red, green and blue. table: for each output pixel the first source pixel, the number of weights,
+// and the weights.
+static void row_resize(const View *view, const int32_t *table, int side, const uint8_t *pixels,
+                       int x, uint8_t *out)
+{
+    const size_t plane = (size_t)side * side;
+    for (int i = 0; i < side; i++, table += 2 + most_weights(&view->x)) {
+        const uint8_t *from = pixels + 3 * (table[0] - x);
         int32_t red = HALF, green = HALF, blue = HALF;
-        for (int k = 0; k < row[1]; k++, from += 3) {
-            red += from[0] * row[2 + k];
-            green += from[1] * row[2 + k];
-            blue += from[2] * row[2 + k];
+        for (int k = 0; k < table[1]; k++, from += 3) {
+            red += from[0] * table[2 + k];
+            green += from[1] * table[2 + k];
+            blue += from[2] * table[2 + k];
         }
-        uint8_t *to = planes + (view->flip ? side - 1 - i : i);
+        uint8_t *to = out + (view->flip ? side - 1 - i : i);
         to[0] = (uint8_t)(red >> WEIGHT_BITS);
         to[plane] = (uint8_t)(green >> WEIGHT_BITS);
         to[2 * plane] = (uint8_t)(blue >> WEIGHT_BITS);
     }
 }
 
-// Rows of `side` bytes, of which the first is source row y, become out (side, side).
-static void plane_resize(const Span *span, const int32_t *row, int side, const uint8_t *rows, int y,
-                         int32_t *restrict sums, uint8_t *restrict out)
+// Returns `memory` if it has `bytes` or more; else frees it and returns new memory.
+static void *grown(void *memory, size_t *room, size_t bytes)
 {
-    for (int i = 0; i < side; i++, row += row_length(span), out += side) {
-        const uint8_t *from = rows + (size_t)(row[0] - y) * side;
-        for (int x = 0; x < side; x++)
-            sums[x] = HALF;
-        for (int k = 0; k < row[1]; k++, from += side)
-            for (int x = 0; x < side; x++)
-                sums[x] += from[x] * row[2 + k];
-        for (int x = 0; x < side; x++)
-            out[x] = (uint8_t)(sums[x] >> WEIGHT_BITS);
-    }
+    if (bytes <= *room)
+        return memory;
+    free(memory);
+    *room = bytes;
+    return xmalloc(bytes);
 }
 
 void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int side,
                     PictureRoom *room, uint8_t *out)
 {
     const Rect needs = view_needs(view, side);
-    const size_t across = side * row_length(&view->x), down = side * row_length(&view->y);
-    const size_t plane = (size_t)needs.height * side;
-    int32_t *table = room->tables =
-        data_memory(room->tables, &room->tables_room,
-                    (across + down + side) * sizeof *table + 3 * plane);
-    int32_t *sums = table + across + down;
-    uint8_t *planes = (uint8_t *)(sums + side);
-    table_fill(&view->x, side, table);
-    table_fill(&view->y, side, table + across);
-    for (int y = 0; y < needs.height; y++)
-        row_resize(view, table, side, rgb + (size_t)3 * (needs.y - at->y + y) * at->width, at->x,
-                   planes + (size_t)y * side, plane);
-    for (int c = 0; c < 3; c++)
-        plane_resize(&view->y, table + across, side, planes + c * plane, needs.y, sums,
-                     out + (size_t)c * side * side);
+    const size_t entry = 2 + most_weights(&view->x), width = 3 * (size_t)needs.width;
+    const size_t numbers = side * entry + most_weights(&view->y) + width;
+    int32_t *table = room->tables = grown(room->tables, &room->tables_room,
+                                          numbers * sizeof *table + width);
+    int32_t *weights = table + side * entry, *sums = weights + most_weights(&view->y);
+    uint8_t *mean = (uint8_t *)(sums + width);
+    for (int i = 0; i < side; i++)
+        table[i * entry + 1] = weights_of(&view->x, i, &table[i * entry], &table[i * entry + 2]);
+    for (int i = 0; i < side; i++, out += side) {
+        int y, count = weights_of(&view->y, i, &y, weights);
+        const uint8_t *from = rgb + 3 * ((size_t)(y - at->y) * at->width + needs.x - at->x);
+        rows_mean(from, (size_t)3 * at->width, weights, count, width, sums, mean);
+        row_resize(view, table, side, mean, needs.x, out);
+    }
 }
 
 // --- decoding ------------------------------------------------------------------------------------
 
 #ifndef MOST_PIXELS             // the fuzzer's are fewer
-#define MOST_PIXELS 178956970   // Pillow's limit: twice Image.MAX_IMAGE_PIXELS
+#define MOST_PIXELS 178956970   // as Pillow
 #endif
 
 typedef struct Job {
@@ -346,7 +342,7 @@ static bool view_choose(Job *job, int64_t width, int64_t height)
     View *view = &job->room->view;
     snprintf(job->problem, sizeof job->problem, "%lld x %lld pixels: too many for memory",
              (long long)width, (long long)height);
-    if (width > 65535 || height > 65535 || width * height > MOST_PIXELS)
+    if (width * height > MOST_PIXELS)
         return false;
     *view = view_center((int)width, (int)height, job->side);
     if (augment->crop)
@@ -360,38 +356,28 @@ static bool view_choose(Job *job, int64_t width, int64_t height)
 typedef struct Jpeg {
     struct jpeg_decompress_struct info;     // the first member: libjpeg passes its address
     struct jpeg_error_mgr errors;
-    struct jpeg_progress_mgr progress;
     Job *job;
     jmp_buf stopped;
 } Jpeg;
 
-_Noreturn static void jpeg_stop(void *info, const char *problem)
-{
-    Jpeg *jpeg = info;
-    if (problem)
-        snprintf(jpeg->job->problem, sizeof jpeg->job->problem, "JPEG: %s", problem);
-    longjmp(jpeg->stopped, 1);
-}
-
 static void jpeg_on_error(j_common_ptr info)
 {
+    Jpeg *jpeg = (Jpeg *)info;
     char text[JMSG_LENGTH_MAX];
     info->err->format_message(info, text);
-    jpeg_stop(info, text);
+    snprintf(jpeg->job->problem, sizeof jpeg->job->problem, "JPEG: %s", text);
+    longjmp(jpeg->stopped, 1);
 }
 
 static void jpeg_on_warning(j_common_ptr info, int level) { }   // ignored, as by Pillow
 
-// All scans of a progressive file are decoded before its first row. A file of 100 KB can have
-// thousands of scans, and each takes time for all pixels; encoders write about 10.
-static void jpeg_on_progress(j_common_ptr info)
-{
-    if (((j_decompress_ptr)info)->input_scan_number > 100)
-        jpeg_stop(info, "more than 100 scans");
-}
-
 // Called at the end of the buffer, which holds the whole file.
-static boolean jpeg_on_end(j_decompress_ptr info) { jpeg_stop(info, "the file is truncated"); }
+static boolean jpeg_on_end(j_decompress_ptr info)
+{
+    Jpeg *jpeg = (Jpeg *)info;
+    snprintf(jpeg->job->problem, sizeof jpeg->job->problem, "JPEG: the file is truncated");
+    longjmp(jpeg->stopped, 1);
+}
 
 // Like Pillow, reads the values of every CMYK JPEG as 255 - ink.
 static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int width)
@@ -409,14 +395,13 @@ static void jpeg_decode(Jpeg *jpeg)
     PictureRoom *room = jpeg->job->room;
     Rect *at = &jpeg->job->at;
     jpeg_create_decompress(in);
-    in->progress = &jpeg->progress;
-    jpeg->progress.progress_monitor = jpeg_on_progress;
     jpeg_mem_src(in, room->file.bytes, room->file.size);
     in->src->fill_input_buffer = jpeg_on_end;
     jpeg_read_header(in, TRUE);
     if (!view_choose(jpeg->job, in->image_width, in->image_height))
-        jpeg_stop(in, NULL);
-    in->out_color_space = in->num_components == 4 ? JCS_CMYK : JCS_RGB;
+        longjmp(jpeg->stopped, 1);
+    const bool cmyk = in->num_components == 4;
+    in->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(in);
 
     const int block = in->max_h_samp_factor * DCTSIZE, right = at->x + at->width + block;
@@ -427,19 +412,15 @@ static void jpeg_decode(Jpeg *jpeg)
     at->x = left;
     at->width = width;
     const size_t bytes = (size_t)3 * width, all = bytes * at->height;
-    room->rgb = data_memory(room->rgb, &room->rgb_room, all + (size_t)4 * width);
-    JSAMPROW rgb = room->rgb, spare = rgb + all;
+    room->rgb = grown(room->rgb, &room->rgb_room, all + (cmyk ? 4 * width : 0));
+    JSAMPROW rgb = room->rgb, inks = rgb + all;
     if (at->y > 0)    // a later skip can give wrong rows: libjpeg-turbo's issue 915
         jpeg_skip_scanlines(in, at->y);
-    for (; rgb < spare; rgb += bytes) {
-        jpeg_read_scanlines(in, in->output_components == 4 ? &spare : &rgb, 1);
-        if (in->output_components == 4)
-            cmyk_to_rgb(spare, rgb, width);
+    for (; rgb < inks; rgb += bytes) {
+        jpeg_read_scanlines(in, cmyk ? &inks : &rgb, 1);
+        if (cmyk)
+            cmyk_to_rgb(inks, rgb, width);
     }
-    // If the file does not end as a whole one does, decoding shows whether a row is missing.
-    if (memcmp(room->file.bytes + room->file.size - 2, "\xFF\xD9", 2) != 0)
-        while (in->output_scanline < in->output_height)
-            jpeg_read_scanlines(in, &spare, 1);
 }
 
 static bool jpeg_run(Jpeg *jpeg)
@@ -453,41 +434,36 @@ static bool jpeg_run(Jpeg *jpeg)
 
 // Decodes all pixels, as RGBA: without A, libpng would mix the colours with a background. Alpha is
 // then dropped, as by Pillow.
-static bool png_run(Job *job)
+static bool png_decode(Job *job)
 {
     png_image image = { .version = PNG_IMAGE_VERSION };
     PictureRoom *room = job->room;
-    bool good = png_image_begin_read_from_memory(&image, room->file.bytes, room->file.size);
-    bool fits = good && view_choose(job, image.width, image.height);
-    const size_t width = image.width, pixels = fits ? width * image.height : 0;
-    room->rgb = data_memory(room->rgb, &room->rgb_room, 4 * pixels);
+    bool good = png_image_begin_read_from_memory(&image, room->file.bytes, room->file.size) &&
+                view_choose(job, image.width, image.height);
+    const size_t pixels = good ? (size_t)image.width * image.height : 0;
+    room->rgb = grown(room->rgb, &room->rgb_room, 4 * pixels);
     image.format = PNG_FORMAT_RGBA;
     image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
-    if (fits)
-        good = png_image_finish_read(&image, NULL, room->rgb, 0, NULL);
-    if (!good)
+    good = good && png_image_finish_read(&image, NULL, room->rgb, 0, NULL);
+    if (PNG_IMAGE_FAILED(image))
         snprintf(job->problem, sizeof job->problem, "PNG: %s", image.message);
     png_image_free(&image);
     for (size_t i = 0; good && i < pixels; i++)
         memmove(room->rgb + 3 * i, room->rgb + 4 * i, 3);
-    job->at = (Rect){ 0, 0, width, image.height };
-    return good && fits;
+    job->at = (Rect){ 0, 0, image.width, image.height };
+    return good;
 }
 
 static bool decode(Job *job)
 {
     const FileBytes *file = &job->room->file;
-    Jpeg jpeg = { .job = job };
     if (file->size > 8 && memcmp(file->bytes, "\x89PNG\r\n\x1A\n", 8) == 0)
-        return png_run(job);
+        return png_decode(job);
+    Jpeg jpeg = { .job = job };
     jpeg.info.err = jpeg_std_error(&jpeg.errors);
     jpeg.errors.error_exit = jpeg_on_error;
     jpeg.errors.emit_message = jpeg_on_warning;
-    if (file->size > 3 && memcmp(file->bytes, "\xFF\xD8\xFF", 3) == 0)
-        return jpeg_run(&jpeg);
-    snprintf(job->problem, sizeof job->problem, "%s",
-             file->size ? "neither a JPEG nor a PNG file" : "the file is empty");
-    return false;
+    return jpeg_run(&jpeg);
 }
 
 #endif

@@ -16,7 +16,7 @@ struct Pictures {
 };
 
 // Lists the files; fills in the sets, the names of the classes and the checksum.
-bool pictures_open(Data *data, const DataConfig *config, Error *err);
+bool pictures_open(Data *data, const char *path, const DataConfig *config, Error *err);
 void pictures_close(Dataset *set);
 // Keeps `count` samples of the set, evenly spread, since the set is sorted by class.
 void pictures_cut(Dataset *set, int count);
@@ -36,14 +36,10 @@ typedef struct View {
 // RandomResizedCrop(side, scale = (0.08, 1), ratio = (3/4, 4/3)) and a flip, of a picture of this
 // size. The distribution is torchvision's; the random numbers depend on seed, epoch and id.
 View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, int32_t id);
-// Resize(side * 256 / 224) and CenterCrop(side).
-View view_center(int width, int height, int side);
 
 typedef struct Rect {
     int x, y, width, height;
 } Rect;
-// The part of a picture on which its view depends, in an image of side x side pixels.
-Rect view_needs(const View *view, int side);
 
 // Memory of a thread that makes images. Begin with { 0 }.
 typedef struct PictureRoom {
@@ -60,7 +56,8 @@ void picture_room_free(PictureRoom *room);
 void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int side,
                     PictureRoom *room, uint8_t *out);
 
-// Image `id` of the set as bytes, out (3, height, width): a random view with augment->crop, else
-// the centre. The same seed, epoch and id give the same bytes.
+// Image `id` of the set as bytes, out (3, height, width). With augment->crop it is a random view;
+// else the centre, as by Resize(side * 256 / 224) and CenterCrop(side). The same seed, epoch and id
+// give the same bytes.
 bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
                   PictureRoom *room, uint8_t *out, Error *err);

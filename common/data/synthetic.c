@@ -65,20 +65,19 @@ static void set_make(Dataset *set, const int8_t *patterns, uint64_t seed, uint64
     }
 }
 
-bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err)
+bool synthetic_make(Data *data, const char *path, const DataConfig *config, Error *err)
 {
+    const uint64_t seed = data->plain.seed;
     int size = config->image_size > 0 ? config->image_size : 32;
     int train_count = config->train_count > 0 ? config->train_count : TRAIN_COUNT;
     int test_count = config->test_count > 0 ? config->test_count : TEST_COUNT;
-    data->train.classes = data->test.classes = CLASSES;
-    if (!dataset_alloc(&data->train, train_count, CHANNELS, size, size, err) ||
-        !dataset_alloc(&data->test, test_count, CHANNELS, size, size, err))
-        return false;
-    int8_t *patterns = patterns_make((uint64_t)seed, size);
+    dataset_alloc(&data->train, train_count, CHANNELS, size, size);
+    dataset_alloc(&data->test, test_count, CHANNELS, size, size);
+    int8_t *patterns = patterns_make(seed, size);
     threads_start_openmp(omp_get_max_threads());
-    set_make(&data->train, patterns, (uint64_t)seed, FOR_TRAIN);
-    set_make(&data->test, patterns, (uint64_t)seed, FOR_TEST);
+    set_make(&data->train, patterns, seed, FOR_TRAIN);
+    set_make(&data->test, patterns, seed, FOR_TEST);
     free(patterns);
-    data_checksum(data, (int64_t[]){ seed, size }, 2 * sizeof seed);    // they determine each image
+    data_checksum(data, (int64_t[]){ (int64_t)seed, size }, 2 * sizeof seed); // all images follow
     return true;
 }

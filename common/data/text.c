@@ -89,8 +89,6 @@ static bool tokens_read(Data *data, const char *path, int block, bool words, Err
     static const char hint[] = "choose a longer text or a smaller --block";
     FileBytes file = { 0 };
     bool good = data_file_load(path, INT_MAX - 1, &file, err);
-    if (good && file.size > 2 && memcmp(file.bytes, "\x1f\x8b", 2) == 0)
-        good = error_set(err, "gunzip it first", "%s: a text must not be compressed", path);
     const uint32_t crc = good ? crc32_z(0, file.bytes, file.size) : 0;
     const int64_t size = good && words ? words_shuffle(file.bytes, file.size) : (int64_t)file.size;
     const int64_t part = size * 9 / 10;

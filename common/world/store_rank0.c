@@ -212,7 +212,7 @@ static void *accept_all(void *arg)
         int socket = accept4(server.config.socket, NULL, NULL, SOCK_CLOEXEC);
         if (socket >= 0)
             pthread_detach(thread_start(serve, (void *)(intptr_t)socket, "a connection"));
-        else if (errno != EINTR && errno != ECONNABORTED)
+        else
             usleep(100000);             // too many files are open: perhaps not for long
     }
     return NULL;

@@ -74,17 +74,12 @@ void tcp_set_library_interface(const char *interface)
         setenv("OMPI_MCA_btl_tcp_if_include", interface, 0);
 }
 
-void tcp_expect_sockets(int count)
+void tcp_raise_limit(void)
 {
     struct rlimit limit;
-    const rlim_t needed = 40 + (rlim_t)count;
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
-    CHECK(limit.rlim_cur >= needed,
-          "raise ulimit -Hn, or the limit of the container or batch system",
-          "this process may have only %llu open files, but needs up to %llu",
-          (unsigned long long)limit.rlim_cur, (unsigned long long)needed);
 }
 
 int tcp_bind(TcpPlace *place)

@@ -25,6 +25,5 @@ by_parent()
 why="The process has one thread, but it opens a device before it forks, if only with --threads 1. With CUDA, no child
 could then use a GPU."
 equal "the process that forks opens no device" "no device_open" "$(by_parent open device_open)"
-why="device_count starts CUDA, in which no child could then use a GPU. See comm_gpus in common/comm.h: a child
-counts."
+why="device_count starts CUDA, in which no child could then use a GPU. See comm_gpus in common/comm.h."
 equal "the process that forks counts no devices" "no device_count" "$(by_parent count device_count)"

@@ -1,6 +1,6 @@
 // fuzz_data.c - libFuzzer target: the first byte selects a reader of data files, which gets the rest as a file. The
-// reader must refuse it, or return labels below the number of classes. No allocation may be larger than a valid file
-// of that size can need.
+// reader must refuse it, or return labels below the number of classes. No allocation may be larger than a file of that
+// size can need.
 #include "data/formats.h"
 #include "fuzz.h"
 
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     char path[64];
     int fd = file_make(bytes + 1, size - 1, path);
-    most_memory = size * 1032 + (1 << 20); // deflate's highest ratio; buffers
+    most_memory = 2 * size * 1032 + (4 << 20); // deflate's highest ratio; the memory grows by doubling
     switch (bytes[0] % 4) {
     case 0: labels_try(path); break;
     case 1: idx_try(path, "no labels"); break;

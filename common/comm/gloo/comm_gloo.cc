@@ -27,7 +27,6 @@ extern "C" {
 #include "check.h"
 #include "comm/backend.h"
 #include "comm/gloo/gloo_reduce.h"
-#include "tcp.h"
 #include "trace.h"
 
 extern const char *const comm_backend = "gloo";
@@ -107,7 +106,6 @@ void backend_connect(Comm *comm, const World *world)
     replay_forbid(comm->device);
     if (comm->size == 1)
         return;
-    tcp_expect_sockets(3 * comm->size);     // pairs of two communicators, and rank 0's store
     auto device = listen_without_signals(world->address);
     GlooStore store(world, comm->name);
     backend->context->setTimeout(timeout);
