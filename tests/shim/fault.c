@@ -151,12 +151,20 @@ static ssize_t stream_write(void *fd, const char *bytes, size_t size)
 
 static int stream_close(void *fd) { return close((int)(intptr_t)fd); }
 
-// The C library's streams do not call the functions of this file, so watched files get a stream that does.
+// The C library's streams do not call the functions of this file, so a watched file gets a stream that does.
+static FILE *stream;
+static int stream_fd;
+
 FILE *fdopen(int fd, const char *mode)
 {
     cookie_io_functions_t calls = { .write = stream_write, .close = stream_close };
-    return mode[0] == 'w' && path_of(fd) ? fopencookie((void *)(intptr_t)fd, mode, calls) : REAL(fdopen)(fd, mode);
+    if (mode[0] != 'w' || !path_of(fd))
+        return REAL(fdopen)(fd, mode);
+    stream_fd = fd;
+    return stream = fopencookie((void *)(intptr_t)fd, mode, calls);
 }
+
+int fileno(FILE *file) { return file == stream ? stream_fd : REAL(fileno)(file); }
 
 int fsync(int fd)
 {
