@@ -21,8 +21,6 @@ ranks()
 said() { grep -E '^\[rank.*(apart|finite|ended)' output | head -1; }
 hash_with() { expect 0 "weight hash: " ranks "$@" >&2; hash_of; }
 
-expect 2 "--loss-scale: 1e-60 is too small (below 2^-24)" "$train" --loss-scale 1e-60
-expect 2 "--clip-norm: 1e-60 is too small (below 1.17549e-38)" "$train" --clip-norm 1e-60
 
 says() { grep -qE -- "$1" output; }
 expect 0 "== amp: off" "$train" "${lenet[@]}" --max-steps 1 --amp off
@@ -72,8 +70,6 @@ like_whole()
 }
 check "2 ranks" whole 2
 check "2 ranks, 3 parts" like_whole 2 3
-check "2 ranks, each image a part" like_whole 2 20
-check "2 ranks, more parts than images" like_whole 2 21
 check "7 ranks" whole 7
 check "7 ranks, 3 parts, and a tail of 15" like_whole 7 3
 messages() { grep -c '"name":"all_reduce' trace; }
@@ -100,15 +96,6 @@ expect 0 "" ranks 3 --amp off
 near_loss=$(last_of running_loss m.0.jsonl)
 expect 0 "" ranks 3 --compress fp16 --amp fp16 --accumulate 2
 check "3 ranks: the loss is near f32's" between "$(last_of running_loss m.0.jsonl)" "$near_loss" 0.98 1.02
-
-rm -f stop.st output
-"$step/launch" --nproc-per-node 2 -- "$train" "${lenet[@]}" --amp fp16 --compress fp16 --epochs 100000 --save stop.st \
-    >output 2>&1 &
-until_so 60 grep 'step: ' output
-kill -TERM $!
-wait $!
-check "it ends by the signal ($?)" [ $? = 143 ]
-check "it is saved" test -f stop.st
 
 # An epoch has 8 steps.
 goes_on()

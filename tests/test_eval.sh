@@ -146,14 +146,4 @@ order()
 expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" -p 2 --max-steps 9 --save net.st --save-every 2 --lr 0
 check "a step is printed before the checkpoint saved after it" shown is "$(order)" \
     "1.2 save 1.4 save 1.5 save test best save save 2.2 save 2.4 save Finished hash "
-
-expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" --save whole.st --metrics whole.jsonl
-for stop in 3 8; do
-    rm -f rest.*
-    expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" --save rest.st --max-steps $stop
-    expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" --save rest.st --resume rest.st --metrics rest.jsonl
-    check "after step $stop: the same checkpoint" cmp rest.st whole.st
-    check "after step $stop: the same numbers" \
-        diff <(numbers rest.jsonl) <(numbers whole.jsonl | tail -n $((12 - stop - stop / 5)))
-done
 test_done

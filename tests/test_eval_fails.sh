@@ -16,11 +16,6 @@ expect 1 "no/such/file: No such file or directory" \
 check "rank 0 reports it" says "^\[rank 0/3 .*no/such/file"
 check "before any training" not says "== step:"
 
-"$train" "${small[@]}" -e --init net.st >/dev/full 2>output
-status=$?
-check "a full device: status $status" test $status = 1
-check "a full device: the message" says "stdout: No space left on device: some lines of the output are missing"
-
 echo index,label,old >all
 expect 0 "weight hash" "$train" "${small[@]}" --max-steps 2 --predictions all
 check "no evaluation: the old file" test "$(cat all)" = index,label,old

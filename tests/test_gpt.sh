@@ -8,16 +8,11 @@
 one=$BUILD/01_single_gpu/train
 
 cat "$SRC"/docs/*.md | head -c 12000 >pages.txt
-: >empty.txt
 sizes=(--layers 2 --heads 2 --width 32 --block 16)
 small=(-a gpt --data text:pages.txt "${sizes[@]}" -b 24 --threads 1 -j 1 --dropout 0.1 --seed 3 -p 1 --epochs 2)
 expect 2 "a gpt cannot learn images" "$one" -a gpt --data synthetic
 expect 2 "a resnet18 cannot learn text" "$one" -a resnet18 --data text:pages.txt
-expect 2 "--image-size: has no effect with --data text:pages.txt" "$one" -a gpt --data text:pages.txt --image-size 40
 expect 2 "--width: 30 is not a multiple of --heads 4" "$one" -a gpt --data text:pages.txt --width 30 --heads 4
-expect 1 "its 0 bytes are too few to train and test" "$one" -a gpt --data text:empty.txt
-expect 1 "windows of 4096 bytes" "$one" -a gpt --data text:pages.txt --block 4096
-expect 1 "missing.txt: No such file" "$one" -a gpt --data text:missing.txt
 
 # has WORDS OPTION=VALUE...: with these words, --help shows these values.
 has()
@@ -88,13 +83,6 @@ done
 check "the same seed, the same text" cmp said.5.0 said.6.0
 check "another seed, another text" not cmp -s said.5.0 said.7.1
 expect 2 "--prompt: byte 0x78 ('x') does not occur in the text that digits.st was trained on" say --prompt 1x digits.st
-expect 2 "--count: '0' is not" say --count 0 digits.st
-expect 2 "name one checkpoint" say
-expect 1 "missing.st: " say missing.st
-[ ! -e /dev/full ] ||
-    expect 1 "the text could not be written" bash -c '"$1" --count 3 digits.st >/dev/full' - "$BUILD/say"
-head -c 900 digits.st >short.st
-expect 1 "short.st: " say short.st
 expect 0 "weight hash" "$one" -a lenet --data synthetic --train-samples 8 --test-samples 8 --epochs 1 --save lenet.st
 expect 1 "lenet.st: not a checkpoint of a gpt, but of a lenet" say lenet.st
 

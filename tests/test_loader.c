@@ -1,7 +1,6 @@
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 // The loader's batches, from images in memory and from picture files. With 0 to 5 workers they must come in order,
 // and have the pixels of a plain reference.
-#include "clock.h"
 #include "data/pictures.h"
 #include "rng.h"
 #include "test_device.h"
@@ -215,28 +214,6 @@ TEST(epochs_begin_and_end_anywhere)
     loader_free(NULL);
 }
 
-TEST(loaders_do_not_disturb_each_other)
-{
-    int32_t ids[COUNT];
-    torch_randperm(1, COUNT, ids);
-    Dataset set = dataset_make(COUNT, 3, 12, 12);
-    LoaderConfig one = { small, jittered, 2, false }, two = { small, plain, 1, true };
-    one.shape.n = 7;
-    two.shape.n = 25;
-    Loader *train = loader_new(device, &set, &one), *test = loader_new(device, &set, &two);
-    loader_start(train, ids, COUNT, 3, 0);
-    EXPECT_EQ_INT(loader_next(train)->index, 0);
-    epoch_check(test, &set, &two, ids, COUNT, 0, 0);
-    EXPECT_EQ_INT(loader_next(train)->index, 1);
-    epoch_check(train, &set, &one, ids, COUNT, 4, 2);
-
-    loader_wait_ms(train);
-    EXPECT(loader_wait_ms(train) == 0, "loader_wait_ms does not reset");
-    loader_free(test);
-    loader_free(train);
-    dataset_drop(&set);
-}
-
 // A data set of two classes, with most of the fuzz corpus's pictures.
 static void corpus_open(Data *data, const char *name)
 {
@@ -258,20 +235,6 @@ TEST(batches_of_pictures)
     Data data;
     corpus_open(&data, "corpus");
     expect_epochs(&data.train, (Shape){ 0, 3, 32, 32, 1 }, &data.augment);
-
-    // Without workers the caller makes the batch, and that time counts as waiting.
-    LoaderConfig config = { { data.train.count, 3, 32, 32, 1 }, data.augment, 0, false };
-    Loader *loader = loader_new(device, &data.train, &config);
-    int complete = 0;
-    for (int epoch = 0; epoch < 9; epoch++) {
-        loader_start(loader, NULL, data.train.count, epoch, 0);
-        double begin = clock_now();
-        loader_next(loader);
-        double ms = loader_wait_ms(loader);
-        complete += ms > 800 * (clock_now() - begin);
-    }
-    EXPECT(complete > 0, "%d of 9 times", complete);   // not always: a busy machine may pause this process
-    loader_free(loader);
     data_close(&data);
 }
 

@@ -1,13 +1,10 @@
-// test_log.c - the progress bar on a pseudo-terminal, plain lines elsewhere, JSON lines, and error messages.
+// test_log.c - the lines of a run, JSON lines, and error messages.
 #include "check.h"
 #include "log.h"
 #include "test.h"
-#include <float.h>
 #include <math.h>
 #include <signal.h>
-#include <pty.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,26 +17,8 @@ static void run(void (*work)(void))
     status = test_child(call, &work);
 }
 
-static void run_on_terminal(void (*work)(void))
-{
-    int end;
-    size_t bytes = 0;
-    fflush(NULL);
-    pid_t child = forkpty(&end, NULL, NULL, &(struct winsize){ .ws_row = 24, .ws_col = 100 });
-    if (child == 0) {
-        work();
-        exit(0);
-    }
-    for (ssize_t n; (n = read(end, test_said + bytes, sizeof test_said - 1 - bytes)) > 0;)
-        bytes += (size_t)n;
-    test_said[bytes] = '\0';
-    close(end);
-    waitpid(child, &status, 0);
-    status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 static const char *metrics;
-static int steps = 196, stop_after, rank, ranks = 1;
+static int steps = 196, rank, ranks = 1;
 
 static Log *new_log(int print_freq)
 {
@@ -65,10 +44,6 @@ static void one_epoch(Log *log, int epoch)
                                                  .batch_correct1 = 1,
                                                  .loss_sum = (2.0 - step * 0.001) * 25600,
                                                  .correct1 = 7330, .count = 25600 } });
-        if (step == stop_after) {
-            log_say(log, "a message");
-            FAIL("give up", "it is over");
-        }
     }
     log_progress_end(log);
 }
@@ -82,29 +57,6 @@ static void two_epochs(void)
     one_epoch(log, 2);
     log_say(log, "the end");
     log_free(log);
-}
-
-TEST(a_progress_bar_on_a_terminal)
-{
-    run_on_terminal(two_epochs);
-    EXPECT_EQ_INT(status, 0);
-    EXPECT(!strstr(test_said, "== step"), "the plain lines are also printed");
-    EXPECT_HAS(test_said, "\repoch 1/5  196/196 [00:0");
-    EXPECT_HAS(test_said, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\n   == test: 65%\r\n");
-    EXPECT_HAS(test_said, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\nthe end\r\n");
-    // At most ten redraws a second, and some at epoch ends and messages.
-    EXPECT(test_times(test_said, "\repoch") >= 4 && test_times(test_said, "\repoch") <= 200, "%d redraws",
-           test_times(test_said, "\repoch"));
-}
-
-TEST(messages_and_errors_replace_the_progress_bar)
-{
-    stop_after = 60;
-    run_on_terminal(two_epochs);
-    stop_after = 0;
-    EXPECT_EQ_INT(status, EXIT_FAILED);
-    EXPECT_HAS(test_said, "\r\033[Ka message\r\n\repoch 1/5  60/196 [");
-    EXPECT_HAS(test_said, ": it is over\r\nhint: give up\r\n");
 }
 
 TEST(plain_lines_without_a_terminal)
@@ -272,26 +224,6 @@ static void as_a_rank(void)
     log_free(log);
 }
 
-// The largest numbers that a checkpoint may hold.
-static void of_a_strange_file(void)
-{
-    Log *log = new_log(1);
-    log_step(log, &(LogStep){ .epoch = 1, .epochs = 1, .step = 1, .steps = 1, .norm = DBL_MAX, .loss_scale = FLT_MAX,
-                              .skipped = INT64_MAX, .stats = { .loss_sum = DBL_MAX, .count = 1,
-                                                               .correct1 = (int64_t)1e15 } });
-    log_free(log);
-}
-
-TEST(no_number_is_too_long)
-{
-    metrics = test_path("strange.jsonl");
-    ranks = 1;
-    rank = 0;
-    run(of_a_strange_file);
-    EXPECT_EQ_STR(test_said, "   == step: [  1/1] [1/1] | loss: 1.8e+308 | acc: 100000000000000000.000% | "
-                             "norm: 1.798e+308 | scale: 3.402823466e+38 | skipped: 9223372036854775807\n");
-}
-
 TEST(only_rank_0_prints)
 {
     char all[2000] = "", line[200];
@@ -321,9 +253,4 @@ TEST(only_rank_0_prints)
     ranks = 1;
 }
 
-int main(void)
-{
-    setenv("TERM", "xterm", 1);
-    test_all();
-    return test_done();
-}
+TEST_MAIN

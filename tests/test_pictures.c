@@ -295,13 +295,8 @@ TEST(a_folder_is_a_data_set)
         return;
     EXPECT(data.train.labels[0] == 0 && data.train.labels[1] == 0 && data.train.labels[2] == 1, "the first three");
     data_close(&data);
-
-    shell("mv tree copy");
-    if (EXPECT(opened(&data, test_path("copy"), 0, &err), "%s", err.text))
-        EXPECT_EQ_STR(data.fingerprint, print);
-    data_close(&data);
-    shell("mv copy/val/c/1.jpg copy/val/c/2.jpg");
-    if (EXPECT(opened(&data, test_path("copy"), 0, &err), "%s", err.text))
+    shell("mv tree/val/c/1.jpg tree/val/c/2.jpg");
+    if (EXPECT(opened(&data, test_path("tree"), 0, &err), "%s", err.text))
         EXPECT(strcmp(data.fingerprint, print) != 0, "a renamed file: still %s", print);
     data_close(&data);
 }
@@ -321,14 +316,9 @@ static void tree_refused(const char *script, const char *reason)
 TEST(bad_folders_are_refused)
 {
     tree_refused("rm -r bad/val", "bad/val: No such file");
-    tree_refused("rm -r bad/*", "bad/train: No such file");
     tree_refused("rm -r bad/val/b; jpg bad/val/c/1.jpg", "bad: class 1 is b in train, but c in val");
-    tree_refused("jpg bad/val/c/1.jpg", "bad: class 2 is missing in train, but c in val");
     tree_refused("mkdir bad/train/c", "bad/train/c: nothing is in it");
-    tree_refused("mv bad/train/b/1.jpg bad/train/b/1.txt", "train/b: nothing is in it");
     tree_refused("rm bad/train/b/*; jpg bad/train/b/sub/1.jpg", "bad/train/b: nothing is in it");
-    if (geteuid() != 0)
-        tree_refused("chmod 0 bad/val/a", "val/a: Permission denied");
 }
 
 TEST_MAIN

@@ -90,7 +90,7 @@ static Seen try_with(int size, const char *file, double bucket_mb, bool sync_bn,
 
 TEST(statistics_of_each_rank)
 {
-    for (int i = 1; i <= 5; i++) {
+    for (int i = 1; i <= 2; i++) {
         char name[64];
         snprintf(name, sizeof name, "resnet18-ranks2-%d.step.safetensors", i);
         try_with(2, name, i % 2 ? 25 : 4, false, NULL);
@@ -99,10 +99,10 @@ TEST(statistics_of_each_rank)
 
 TEST(statistics_of_all_ranks)
 {
-    for (int i = 1; i <= 5; i++) {
+    for (int i = 1; i <= 2; i++) {
         char name[64];
         snprintf(name, sizeof name, "resnet18-%d.step.safetensors", i);
-        try_with(i < 5 ? 2 : 4, name, i % 2 ? 4 : 25, true, NULL);
+        try_with(2 * i, name, i % 2 ? 4 : 25, true, NULL);
     }
 }
 

@@ -26,14 +26,4 @@ for recipe in "$SRC"/recipes/*; do
 done
 check "there are recipes" test "$passed" -gt 200
 
-printf -- '--lr 0.5\n\n--epohcs 3\n' >wrong
-printf -- '--data synthetic --arch lenet\n--train-samples 64 --test-samples 32\n--epochs 1 --lr 0.5' >small
-for program in "$BUILD"/0*/train; do
-    expect 2 "wrong:3: unknown option '--epohcs'" "$program" @wrong --save made.st
-    check "one line" test "$(wc -l <output)" = 1
-done
-check "no file was made" test ! -e made.st
-
-expect 0 "64 + 32 images" "$BUILD/03_ddp_fork/train" -n 2 -b 16 @small --metrics run.jsonl
-check "the metrics have them" grep -q '"options":{.*"arch":"lenet".*"train_samples":64.*"lr":0.5,' run.jsonl
 test_done

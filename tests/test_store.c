@@ -1,5 +1,5 @@
-// test_store.c - how ranks meet at rank 0's store, and what is printed when ranks are missing, die, stop or hang. No
-// rank trains: each runs a scripted Part. Also the building blocks: addresses and connections.
+// test_store.c - how ranks meet at rank 0's store, and what is printed when ranks die, stop or hang. No
+// rank trains: each runs a scripted Part.
 // ctest: SANITIZERS asan tsan LABELS deadlines
 #include "clock.h"
 #include "interrupt.h"
@@ -150,20 +150,6 @@ static void hang(World *world)          // rank 2 does not begin the call in whi
     wait_for_others();
 }
 
-static void hang_at_once(World *world)  // before any call; the others wait in the store
-{
-    char all[3];
-    if (world->rank != 1)
-        store_gather(world, "options", "x", 1, all);
-    wait_for_others();
-}
-
-static void differ(World *world)        // as many calls on each rank, but not the same
-{
-    progress_call(world->rank == 2 ? "barrier (metrics)" : "all_reduce of 5 (gradients)");
-    wait_for_others();
-}
-
 static void write_slowly(World *world)  // a wait in a write never ends the run
 {
     PROGRESS_WRITING("run.st");
@@ -225,20 +211,6 @@ TEST(ranks_join_in_any_order)
         EXPECT_EQ_STR(said, "");
         EXPECT_EQ_INT(seen->there, size);
     }
-}
-
-TEST(missing_ranks)
-{
-    stage(3, 2);
-    enter(as(0), bow);
-    enter(as(1), bow);
-    all_end(EXIT_REPORTED);
-    expect_said("only 2 of 3 ranks connected within 2 s; missing: 2\nhint: check that the missing ranks run", 2);
-    stage(2, 2);
-    close_port();
-    enter(as(1), bow);
-    all_end(EXIT_FAILED);
-    expect_said("rank 1 of 2 could not join rank 0 within 2 s: cannot connect to port ", 2);
 }
 
 TEST(other_processes_are_refused)
@@ -377,13 +349,7 @@ static const struct Loss {
     { step, 2, SIGKILL, 0, true, "lost @: after epoch 1, step 3;" },
     { hang, 2, SIGCONT, 2, false, "no rank has made progress for 2 s (--timeout); all wait for @: after epoch 1, "
       "step 5; 1 calls, the last: get run\n" },
-    { hang_at_once, 1, SIGCONT, 2, false, "all wait for @: before the end of its first step; 1 calls, the last: "
-      "get run\n" },
     { hang, 1, SIGSTOP, 6, false, "all wait for @: stopped or cut off, silent for " },
-    { hang, 2, SIGCONT, 12, true, " s; all wait for @: after epoch 1, step 5; 1 calls, the last: get run\nhint: "
-      "the run ends after 12 s of this (--timeout)\n" },
-    { differ, 2, SIGCONT, 2, false, "in their call 2 rank 0 is in all_reduce of 5 (gradients), rank 2 in barrier "
-      "(metrics)\nhint: " },
     { step, 0, SIGKILL, 40, false, "rank 1/3 @ is lost: the connection was closed\nhint: " },
     { step, 0, SIGSTOP, 2, false, "rank 1/3 @ is lost: no answer\nhint: " },
     { write_slowly, 2, SIGCONT, 1.5, false, "" },
@@ -429,50 +395,6 @@ static void lose(const struct Loss *loss)
     EXPECT(wanted || !said[0], "%s", said);
     kill(actors[loss->victim].pid, SIGCONT);
     ends(loss->victim, loss->signal == SIGKILL ? 1000 + SIGKILL : wanted);
-}
-
-TEST(a_death_is_named_before_all_have_joined)
-{
-    stage(3, 40);
-    enter(as(0), bow);
-    enter(as(1), bow);
-    sleep_ms(1500);
-    kill(actors[1].pid, SIGKILL);
-    ends(1, 1000 + SIGKILL);
-    ends(0, EXIT_REPORTED);
-    close_port();
-    expect_said("lost rank 1 of 3 (", 2);
-}
-
-// --- addresses and connections ---------------------------------------------------------------------------------------
-
-static void bind_again(const void *place)
-{
-    TcpPlace copy = *(const TcpPlace *)place;
-    tcp_bind(&copy);
-}
-
-TEST(addresses_and_connections)
-{
-    Error err;
-    TcpAddress own;
-    EXPECT(tcp_own_address("lo", own, &err) && tcp_is_loopback(own), "lo");
-    EXPECT(!tcp_own_address("nowhere", own, &err), "nowhere");
-    EXPECT_HAS(err.text, "no interface nowhere is up");
-    TcpPlace place = tcp_resolve("127.0.0.1", 0);
-    int listener = tcp_bind(&place);
-    listen(listener, 0);                            // a queue of one, and no accept
-    EXPECT(fcntl(listener, F_GETFD) & FD_CLOEXEC, "exec would keep the listener open");
-    EXPECT_EQ_INT(test_child(bind_again, &place), EXIT_FAILED);
-    EXPECT_HAS(test_said, "of 127.0.0.1: Address already in use");
-    EXPECT_HAS(test_said, "choose a different --master-port");
-    int client = tcp_connect(&place, 1, &err);
-    EXPECT_EQ_INT(tcp_connect(&place, 0.3, &err), -1);
-    EXPECT_HAS(err.text, "Connection timed out");
-    close(client);
-    close(listener);
-    EXPECT_EQ_INT(tcp_connect(&place, 0.3, &err), -1);
-    EXPECT_HAS(err.text, "Connection refused");
 }
 
 // --- running the tests -----------------------------------------------------------------------------------------------

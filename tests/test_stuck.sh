@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: LABELS deadlines
-# The rule that ends a run which is stuck (common/store.h), in training. A slow disk, a full pipe and a paused terminal
-# end no run, although they last longer than --timeout. A rank that waits for a file, is stopped, or has not arrived is
+# The rule that ends a run which is stuck (common/store.h), in training. A slow disk and a full pipe end no
+# run, although they last longer than --timeout. A rank that waits for a file, is stopped, or has not arrived is
 # named after 10 s in one line, and the run ends after --timeout. test_crashes.sh has ranks that hang.
 # shellcheck disable=SC2317  # functions are called by in_turn
 . "$SRC/tests/test.sh"
@@ -20,34 +20,12 @@ slowly()
 }
 rank1() { for pid in $(pgrep -f -- "$TMP/$1\.st"); do ! grep -qszx RANK=1 "/proc/$pid/environ" || echo "$pid"; done; }
 
-slow_read() { slowly 1 read train/ 6 2500 "${pictures[@]}" -j 0 --timeout 4; }
 endless_read() { slowly 1 read train/ 6 60000 "${pictures[@]}" -j 2 --timeout 3; }
 slow_fsync() { slowly 0 fsync slow_fsync.st 1 5000 "${pictures[@]}" --timeout 2 --save slow_fsync.st; }
 pipe()
 {
     { two "${long[@]}" --timeout 2 2>pipe.err; echo "status $?"; } | { head -3; sleep 5; tail -1; }
     cat pipe.err
-}
-terminal()      # Ctrl-S, and Ctrl-Q after 5 s
-{
-    python3 - "$BUILD/04_ddp_launcher/launch" -n 2 -- "$train" "${long[@]}" --timeout 2 <<'END'
-import os, pty, subprocess, sys, termios, threading, time
-master, slave = pty.openpty()
-run = subprocess.Popen(sys.argv[1:], stdin=slave, stdout=slave, stderr=slave)
-trains = threading.Event()
-def read():
-    while data := os.read(master, 65536):
-        sys.stdout.write(data.decode(errors="replace"))
-        if b"epoch 1/1" in data:
-            trains.set()
-threading.Thread(target=read, daemon=True).start()
-trains.wait(30)
-termios.tcflow(slave, termios.TCOOFF)
-time.sleep(5)
-print("while it was paused:", "ended" if run.poll() is not None else "it runs")
-termios.tcflow(slave, termios.TCOON)
-print("status", run.wait(60))
-END
 }
 pause()         # a stopped rank, for 13 s
 {
@@ -79,10 +57,9 @@ never_0() { late 0 --timeout 3; }
 never_1() { late 1 --timeout 3; }
 
 # They mostly wait, so they run at once.
-all=(slow_read endless_read slow_fsync pipe terminal pause late_0 late_1 never_0 never_1)
-type -P python3 >/dev/null || all=("${all[@]/terminal}")
+all=(endless_read slow_fsync pipe pause late_0 late_1 never_0 never_1)
 for name in "${all[@]}"; do
-    [ -z "$name" ] || { $name >"$name.out" 2>&1; echo "exit $?" >>"$name.out"; } &
+    { $name >"$name.out" 2>&1; echo "exit $?" >>"$name.out"; } &
 done
 wait
 says() { cp "$1.out" output; check "$1: $2" grep -qE -- "$2" "$1.out"; }
@@ -93,12 +70,10 @@ silent()
     check "$1: no line" not grep -q "no rank has made progress\|ranks connected\|is lost" "$1.out"
 }
 
-says slow_read "exit 0" && silent slow_read
 says endless_read "exit 1"
 once endless_read "no rank has made progress for 3 s \(--timeout\); all wait for rank 1 of 2 .*, reading .*/train/"
 says slow_fsync "exit 0" && silent slow_fsync
 says pipe "status 0" && silent pipe
-[ ! -e terminal.out ] || { says terminal "it runs" && says terminal "status 0" && silent terminal; }
 says pause "status 0"
 once pause "no rank has made progress for 1[0-9.]+ s; all wait for rank 1 of 2 \(.*\): stopped or cut off, silent for "
 once pause "hint: the run ends after 300 s of this \(--timeout\)"

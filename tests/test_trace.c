@@ -3,10 +3,8 @@
 #include "check.h"
 #include "test.h"
 #include "trace.h"
-#include <signal.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -150,25 +148,6 @@ TEST(each_thread_has_a_track)
         }
         EXPECT_EQ_INT(events, 2 * SPANS);
     }
-}
-
-static void write_on_a_full_disk(int rank, const char *path)
-{
-    test_redirect(test_path("said"));
-    setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 2000, 2000 });
-    signal(SIGXFSZ, SIG_IGN);
-    trace_open(path);
-    spans(100);
-}
-
-TEST(a_full_disk_ends_the_timeline)
-{
-    const char *path = test_path("full.json");
-    expect_end(start(write_on_a_full_disk, 0, path));
-    text = test_read(path);
-    EXPECT(strlen(text) > 1800, "%zu bytes", strlen(text));
-    text = test_read(test_path("said"));
-    EXPECT_EQ_INT(count("full.json: write: File too large: the rest of the timeline is missing"), 1);
 }
 
 static int ranges_begun, ranges_ended;

@@ -26,21 +26,17 @@ by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 60 mpir
 one='[init] == local rank: 0, global rank: 0 of 1:'
 expect 0 "$one alone ==" with ""
 expect 0 "$one alone ==" with "RANK= WORLD_SIZE="
-expect 0 "$one alone ==" with "LOCAL_RANK=3 MASTER_ADDR=nowhere MASTER_PORT=x"
 
 expect 0 "$one environment ==" \
     with "RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 PMIX_RANK=1"
-check "one line of it" test "$(grep -c '\[init\]' "$TMP/output")" = 1
 
 if type -P mpirun >/dev/null; then
     expect 0 "$one Open MPI ==" by_mpirun -np 1 --bind-to none "$train" "${tiny[@]}"
     check "no warning about cores" not grep -q 'cores' "$TMP/output"
     expect 0 "" by_mpirun -np 2 "$train" "${tiny[@]}"
     check "rank 1 of 2" grep -qF '[init] == local rank: 1, global rank: 1 of 2: Open MPI ==' "$TMP/output"
-    expect 0 "" by_mpirun -np 2 "$train" "${tiny[@]}" --master-addr 127.0.0.2 --master-port $port --timeout 0
     if [ "$(nproc)" -gt 1 ]; then
         expect 0 "may use only 1 of $(nproc) cores" by_mpirun -np 1 --bind-to core "$train" "${tiny[@]}"
-        check "and the hint" grep -qF 'mpirun --bind-to none' "$TMP/output"
     fi
 fi
 
@@ -53,25 +49,12 @@ wrong() # wrong TEXT "NAME=VALUE ..." OPTION...
 }
 two="WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port"
 wrong "only one of RANK" "RANK=1"
-wrong "only one of RANK" "$two"
 wrong "the rank is 2, but the world size is 2" "$two RANK=2"
-wrong "MASTER_PORT is '70000', which is not a number from 0 to 65535" "$two RANK=1 MASTER_PORT=70000"
-check "a hint that helps" grep -q "hint: correct or unset this environment variable" "$TMP/output"
 wrong "but no MASTER_ADDR (--master-addr) is given" "RANK=0 WORLD_SIZE=2 MASTER_PORT=$port"
-wrong "no interface nowhere is up and has an IPv4 address" "$two RANK=0" --iface nowhere
-expect 1 "192.0.2.1 is not an address of this machine" with \
-    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port"
-expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.host.invalid MASTER_PORT=1"
 
 for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; do
-    for step in 01_single_gpu 02_data_parallel 03_ddp_fork; do
-        train=$BUILD/$step/train \
-            wrong "a launcher has started 2 processes ($variable), but this program expects 1" "$variable=2"
-        check "$step: the hint names the step" grep -q "hint: launchers work from step 04 on" "$TMP/output"
-    done
-done
-for variable in PMI_SIZE SLURM_STEP_NUM_TASKS "PMIX_RANK=1 OMPI_COMM_WORLD_SIZE"; do
-    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 wrong "but this program expects 1" "$variable=2"
+    train=$BUILD/03_ddp_fork/train \
+        wrong "a launcher has started 2 processes ($variable), but this program expects 1" "$variable=2"
 done
 expect 0 "$one alone ==" with "SLURM_STEP_NUM_TASKS=1 PMI_SIZE=1"
 
@@ -81,7 +64,6 @@ expect 0 "$one alone ==" few_files -S 40
 if unshare -rn true 2>/dev/null; then
     without_network() { unshare -rn timeout -k 5 60 "$@" "${tiny[@]}" --timeout 5; }
     expect 0 "weight hash" without_network "$train"
-    expect 0 "weight hash" without_network "$BUILD/07_dist_eval/train"
 fi
 
 # both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: runs two ranks, and prints their statuses and outputs.
@@ -100,16 +82,11 @@ both()
     port=$((port + 1)) of_0=() of_1=()
 }
 expect 0 "statuses 0 0" both "" ""
-check "rank 0" grep -qF '[init] == local rank: 0, global rank: 0 of 2: environment == host ' "$TMP/output"
 check "rank 1: its local rank is counted" grep -qF '[init] == local rank: 1, global rank: 1 of 2: environment ==' \
     "$TMP/output"
 expect 0 "local rank: 0, global rank: 1 of 2" both "LOCAL_RANK=1 LOCAL_WORLD_SIZE=2" "LOCAL_RANK=0 LOCAL_WORLD_SIZE=2"
-expect 0 "local rank: 0, global rank: 1 of 2" both "LOCAL_RANK=0 LOCAL_WORLD_SIZE=1" "LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
 expect 0 "statuses 0 0" both "MASTER_ADDR=192.0.2.1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2" \
     "MASTER_ADDR=192.0.2.1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"
-expect 0 "statuses 0 0" both "DDP_TOKEN=mine" "DDP_TOKEN=mine" --iface lo
-expect 0 "statuses 4 1" both "DDP_TOKEN=mine" "DDP_TOKEN=yours" --timeout 2
-check "rank 1 prints why" grep -q "its token is not rank 0's: set the same DDP_TOKEN" "$TMP/output"
 
 if [ "$(nproc)" -gt 1 ]; then
     cores=$(taskset -cp $$ | sed 's/.*: //; s/,/-/g')
@@ -123,8 +100,6 @@ if [ "$(nproc)" -gt 1 ]; then
     expect 0 "2 devices of 1 thread share 1 core" pinned "$first_core" "$first_core"
     expect 0 "statuses 0 0" pinned "$first_core" "$last_core"
     check "each rank has its own core" not grep -q 'share' "$TMP/output"
-    expect 0 ", 1 thread" pinned "$first_core,$last_core" "$first_core,$last_core"
-    check "two ranks share two cores" not grep -q 'share' "$TMP/output"
 fi
 
 here=$(hostname)
@@ -132,18 +107,12 @@ of_0=(--lr 0.1) of_1=(--lr 0.2)
 expect 0 "options: rank 1 ($here) has --lr 0.2, but rank 0 has --lr 0.1" both "" ""
 check "both ranks end with status 4" grep -qx 'statuses 4 4' "$TMP/output"
 check "before any work" not grep -q parameters "$TMP/output"
-of_1=(--no-shuffle --seed 0)
-expect 0 "has --shuffle no, but rank 0" both "" ""
 of_0=(--threads 1 --workers 0 --metrics a)
 of_1=(--threads 2 --workers 1 --metrics b --trace b.json)
 expect 0 "local rank: 1, global rank: 0 of 2" both LOCAL_RANK=1 LOCAL_RANK=0
 check "these may differ" grep -qx 'statuses 0 0' "$TMP/output"
 cp "$train" other
 other=./other
-expect 0 "statuses 0 0" both "" ""
 sed -i 's/^revision ./revision ?/' other
 expect 0 "program: rank 1 ($here) has revision ?" both "" ""
-check "a remedy for other processors" grep -q DDP_MARCH=x86-64-v3 "$TMP/output"
-sed -i 's/a build for x86-64$/a build for 68-k86/' other
-expect 0 "program: rank 1 ($here) has a build for 68-k86" both "" ""
 test_done

@@ -94,12 +94,6 @@ check "it knows what it does not know" grep -q "The options and the number of co
 check "one size of messages" grep -q "The latency is unknown" output
 sed 's/"cores":64/"cores":2/' metrics.jsonl >shared.jsonl
 expect 0 "share 2 cores" why run.json shared.jsonl
-sed 's/"CPU"/"NVIDIA H200"/' metrics.jsonl >gpu.jsonl
-expect 0 "spans show when the host made the calls" why run.json gpu.jsonl
-
-expect 2 "RUN.json" why
-expect 1 "why: nothing.json: No such file" why nothing.json
-expect 1 "there is no timeline among these files" why metrics.jsonl
 head -20 run.json >short.json
 expect 1 "too few steps" why short.json
 

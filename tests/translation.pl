@@ -1,16 +1,11 @@
 # translation.pl ENGLISH CHINESE - compares a page with its translation. Each block (a heading, a paragraph, an item of
 # a list, a row of a table, code) must have the same kind, numbers, links and `code`. A paragraph or an item must have
 # the same number of sentences. Prints what differs; the exit status is 1 if anything does. What is between
-# <!-- only here --> and <!-- only here end --> is not compared. The words in %value are numbers: "two" is 两 or 二. "one"
-# is not among them, since 一 may also mean "a".
+# <!-- only here --> and <!-- only here end --> is not compared.
 use strict;
 use warnings;
 use utf8;
 use open qw(:std :encoding(UTF-8));
-
-my %value = (two => 2, twice => 2, three => 3, third => 3, four => 4, five => 5, seven => 7, nine => 9, fifty => 50,
-    '两' => 2, '二' => 2, '双' => 2, '三' => 3, '四' => 4, '五' => 5, '七' => 7, '九' => 9, '五十' => 50);
-my $words = join '|', map { /\w/ && /[a-z]/ ? "\\b$_\\b" : $_ } sort { length $b <=> length $a } keys %value;
 
 # The blocks of a page: [number of the first line, kind, text].
 sub blocks_of
@@ -56,7 +51,7 @@ sub traits_of
     $text =~ s/\]\([^)]*\)/]/g;
     my @code = $text =~ /`([^`]*)`/g;
     $text =~ s/`[^`]*`/`/g;
-    my @numbers = map { $value{$_} // s/,//r } lc($text) =~ /(\d[\d,]*(?:\.\d+)?|$words)/g;
+    my @numbers = map { s/,//r } $text =~ /(\d[\d,]*(?:\.\d+)?)/g;
     my $sentences = () = $text =~ /[.!?:](?=[*)"”]*(?:\s|$))|[。！？：]/g;
     return (['cells', $count], ['links', "@links"], ['code', "@code"], ['numbers', join ' ', sort @numbers],
         ['sentences', $kind eq 'paragraph' || $kind eq 'item' ? $sentences : '']);

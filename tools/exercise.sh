@@ -4,8 +4,8 @@
 # exercises/ID_name/ contains an exercise: task.md, change.patch (from the step to the exercise), and check.sh, which
 # exercises/check.sh runs. If its step is "none", its folder finished/ takes the place of the step; else that folder has
 # files of the solution that the step does not have, and the build has a finished program ID. The learner's files
-# are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/ and, for a teacher, in log.jsonl, and
-# what a check compiles and writes in .build/ID/.
+# are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/, and what a check compiles and writes
+# in .build/ID/.
 #
 # DDP_BUILD: the build to link with (build/). DDP_EXERCISES and DDP_EXERCISES_WORK replace the two folders.
 #
@@ -40,8 +40,7 @@ usage()
   exercise solution [ID]    the difference between your copy and the solution
   exercise answer [ID]      once it is solved: the answer to its question
   exercise reset ID [--yes] delete your copy and start again
-  exercise grade DIR... [--csv FILE]
-                            for teachers: check copies of participants' exercises-work, and show a table
+  exercise grade DIR...     for teachers: check copies of participants' exercises-work, and show a table
 
 Without ID, each command uses the exercise that you started last.
 END
@@ -96,13 +95,6 @@ choose()
 current() { cat "$work/.state/last" 2>/dev/null || true; }
 
 hints_shown() { grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0; }      # bash would run other text
-
-# note RESULT: appends a line to the log that ./ddp exercise grade reads.
-note()
-{
-    printf '{"exercise":"%s","time":%s,"result":"%s","hints":%s}\n' "$id" "$(date +%s)" \
-        "$(tr -d '[:cntrl:]"\\' <<<"$1")" "$(hints_shown)" >>"$work/log.jsonl"
-}
 
 must_be_begun() { [ -d "$copy" ] || die_usage "you have not started $id yet" "./ddp exercise start $id"; }
 
@@ -233,7 +225,6 @@ cmd_start()
         { printf '%s\n' -std=gnu11 -D_GNU_SOURCE "-I$root/common" "-I$exercises/gpu" -Wall -Wextra -fopenmp
           mpicc --showme:compile 2>/dev/null | xargs -n 1 || true; } >"$work/.new-$id/$flags"
         mv "$work/.new-$id" "$copy"
-        note "${began:-started}"
     fi
     mkdir -p "$state"
     echo "$id" >"$work/.state/last"
@@ -266,7 +257,7 @@ end_left()
     done
 }
 
-# Runs the check, and logs its result (under watch, only if it has changed). A solved exercise stays solved.
+# Runs the check. A solved exercise stays solved.
 check()
 {
     local status=0 result=solved limit=${DDP_EXERCISE_LIMIT:-120} scratch=$work/.build/$id/run
@@ -300,7 +291,6 @@ check()
     130 | 143) exit $status ;;
     *) die "$id: the check itself failed (status $status)" "this is not your mistake: please report it" ;;
     esac
-    [ "${watching:-} $result" = "yes $(cat "$state/result" 2>/dev/null)" ] || note "$result"
     echo "$result" >"$state/result"
     return $status
 }
@@ -347,7 +337,7 @@ must_be_built() { is_built || die "there are no programs in $build yet" "./ddp s
 # Checks the copy after each change. Once the exercise is solved, starts the next one.
 cmd_watch()
 {
-    local seen='' now next status watching=yes
+    local seen='' now next status
     must_be_begun
     must_be_built
     trap 'echo; exit 130' INT
@@ -472,7 +462,7 @@ cmd_answer()
 cmd_reset()
 {
     must_be_begun
-    local answer began=reset
+    local answer
     if [ -z "$yes" ]; then
         [ -t 0 ] || die_usage "reset: would delete what you wrote in $(here "$copy")" \
             "to delete it: ./ddp exercise reset $id --yes"
@@ -483,39 +473,14 @@ cmd_reset()
     cmd_start
 }
 
-# harmless TEXT: replaces characters that a terminal, a CSV file or a spreadsheet would interpret
-harmless() { printf %s "$1" | tr '[:cntrl:],;"' _ | sed 's/^[=+@-]/_/'; }
-
-# label_of FOLDER: a participant's name: "alice" for /x/alice/exercises-work or /x/alice; "/x/alice" if two are alice.
-label_of()
-{
-    local name=${1%/exercises-work} other same=0
-    for other in "${options[@]%/exercises-work}"; do
-        [[ $other != */"${name##*/}" ]] || same=$((same + 1))
-    done
-    [ $same -gt 1 ] || name=${name##*/}
-    harmless "$name"
-}
+# harmless TEXT: replaces characters that a terminal would interpret
+harmless() { printf %s "$1" | tr '[:cntrl:]' _; }
 
 # Checks in the background: bash handles a signal at once during `wait`, but not during a command in the foreground.
 grade_one()
 {
     DDP_EXERCISES_WORK=$scratch/copy setpriv --pdeathsig TERM bash "$self" check "$1" >"$scratch/out" 2>&1 </dev/null &
     wait $!
-}
-
-# read_log FOLDER: prints "ID MINUTES HINTS LAST" for each exercise in the participant's log. LAST is the number of the
-# exercise's last line. The log comes from a participant, so lines that are not like ours are ignored. The time
-# between two lines belongs to the exercise of the second line. Half an hour or more is a break, and does not count.
-read_log()
-{
-    [ -f "$1/log.jsonl" ] || return 0
-    local like='^\{"exercise":"([0-9a-z]{2,3}-[0-9]{1,2})","time":([0-9]{9,10}),"result":"[^"]*","hints":([0-9])\}$'
-    head -c 4000000 "$1/log.jsonl" | LC_ALL=C sed -nE "s/$like/\1 \2 \3/p" |
-        awk '{ gap = NR > 1 ? $2 - last : 0; last = $2 }
-            { if (gap > 0 && gap < 1800) spent[$1] += gap; else spent[$1] += 0 }
-            { if ($3 > hints[$1]) hints[$1] = $3; at[$1] = NR }
-            END { for (id in at) printf "%s %d %d %d\n", id, spent[id] / 60 + 0.5, hints[id], at[id] }'
 }
 
 # The exercises that at least one participant has started: their folders.
@@ -530,20 +495,18 @@ graded()
 }
 
 # Checks a copy of each exercise that a participant has started. This runs participants' programs. Prints a row for each
-# participant; the file of --csv gets a row for each checked copy.
+# participant, with the last unsolved exercise.
 cmd_grade()
 {
-    local folder path folders name label result solved started minutes hints stuck newest spent shown at rows=() log
+    local folder path folders name label result solved started stuck rows=()
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     trap 'exit 130' INT     # a check that is interrupted is not a failed one
     trap 'exit 143' TERM HUP
     mapfile -t folders < <(graded)
     [ ${#folders[@]} != 0 ] || die "there are no exercises in: ${options[*]}" "name folders like exercises-work"
-    [ -z "$csv" ] || echo "participant,exercise,result,minutes,hints" 2>/dev/null >"$csv" || die "cannot write $csv"
     for name in "${options[@]}"; do
-        label=$(label_of "$name") solved=0 started=0 minutes=0 hints=0 stuck='' newest=-1
-        log=$(read_log "$name")
+        label=$(harmless "$(basename "${name%/exercises-work}")") solved=0 started=0 stuck=''
         for folder in "${folders[@]}"; do
             path=$(id_of "$folder")
             [ -d "$name/$path" ] || continue
@@ -552,38 +515,29 @@ cmd_grade()
             result=solved
             cp -r "$name/$path" "$scratch/copy" && grade_one "$path" ||
                 result=$(harmless "$(head -c 200 "$scratch/copy/.build/$path/wrong" 2>/dev/null || echo "no result")")
-            read -r _ spent shown at <<<"$(grep "^$path " <<<"$log" || echo "$path 0 0 0")"
             say "$dim$label, $path: $result$plain"
-            [ -z "$csv" ] || echo "$label,$path,$result,$spent,$shown" >>"$csv"
-            started=$((started + 1)) minutes=$((minutes + spent)) hints=$((hints + shown))
-            if [ "$result" = solved ]; then
-                solved=$((solved + 1))
-            elif [ "$at" -ge "$newest" ]; then
-                stuck="$path: $result" newest=$at
-            fi
+            started=$((started + 1))
+            if [ "$result" = solved ]; then solved=$((solved + 1)); else stuck="$path: $result"; fi
         done
-        rows+=("$(printf '%-20s %2d of %-2d  %7d  %5d  %s' "$label" $solved $started $minutes $hints "$stuck")")
+        rows+=("$(printf '%-20s %2d of %-2d  %s' "$label" $solved $started "$stuck")")
     done
-    printf '%-20s %-8s  minutes  hints  stuck\n' "" solved
+    printf '%-20s %-8s  stuck\n' "" solved
     printf '%s\n' "${rows[@]}"
 }
 
 # --- the command line --------------------------------------------------------------------------------
 
-# Checks the arguments. Sets command, yes, csv, options (the arguments of cmd_COMMAND) and, if the command is about one
+# Checks the arguments. Sets command, yes, options (the arguments of cmd_COMMAND) and, if the command is about one
 # exercise, what choose sets.
 parse()
 {
-    command=${1:-help} yes='' csv='' options=()
+    command=${1:-help} yes='' options=()
     local typed='' unknown=''
     while [ $# -gt 1 ]; do
         shift
         case $command:$1 in
         *:-h | *:--help) command=help ;;
         run:--) options=("${@:2}"); break ;;
-        grade:--csv) [ $# -gt 1 ] || die_usage "exercise grade: --csv needs a file"
-            csv=$2
-            shift ;;
         grade:*) [ -d "$1" ] || die_usage "exercise grade: there is no folder '$1'"
             options+=("$(readlink -f -- "$1")") ;;
         reset:--yes | reset:-y) yes=yes ;;

@@ -8,10 +8,8 @@
 //   FAULT_DO=ENOSPC     what to do: fail with this error (ENOSPC, EIO, ...);
 //                       or "short": do half of a write, and fail all later ones with ENOSPC;
 //                       or "kill": SIGKILL before the call; or "torn": half of a write, then SIGKILL;
-//                       or "slow": delay this and all later calls by 0.3 s, except unlink, which
-//                       runs at once and then takes 0.5 s: time for other threads to interfere
+//                       or "slow": delay this and all later calls by 0.3 s
 //   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp 4096"
-//                       (for stat, only with FAULT_CALL=stat)
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -68,24 +65,17 @@ static int error_number(const char *name)
     abort();
 }
 
-static void take_time(int ms)
-{
-    struct timespec left = { .tv_nsec = ms * 1000000L };
-    while (nanosleep(&left, &left) != 0 && errno == EINTR)
-        ;
-}
-
 // Logs a watched call, and may delay it or kill the process. Returns what the call must do; sets errno for FAIL.
 static Verdict judge(const char *call, const char *path, long long bytes)
 {
     const char *only = getenv("FAULT_CALL"), *at = getenv("FAULT_AT"), *what = getenv("FAULT_DO");
-    bool counts = !only || strcmp(only, "any") == 0 || strcmp(only, call) == 0;
+    bool counts = !only || strcmp(only, call) == 0;
     bool now = counts && at && ++counted == atoi(at);
     bool write = strcmp(call, "write") == 0;
     note(call, path, bytes);
     slow = slow || (now && what && strcmp(what, "slow") == 0);
     if (slow) {
-        take_time(strcmp(call, "unlink") == 0 ? 0 : 300);
+        nanosleep(&(struct timespec){ 0, 300000000 }, NULL);
         return PASS;
     }
     if (full && write) {
@@ -161,12 +151,20 @@ static ssize_t stream_write(void *fd, const char *bytes, size_t size)
 
 static int stream_close(void *fd) { return close((int)(intptr_t)fd); }
 
-// The C library's streams do not call the functions of this file, so watched files get a stream that does.
+// The C library's streams do not call the functions of this file, so a watched file gets a stream that does.
+static FILE *stream;
+static int stream_fd;
+
 FILE *fdopen(int fd, const char *mode)
 {
     cookie_io_functions_t calls = { .write = stream_write, .close = stream_close };
-    return mode[0] == 'w' && path_of(fd) ? fopencookie((void *)(intptr_t)fd, mode, calls) : REAL(fdopen)(fd, mode);
+    if (mode[0] != 'w' || !path_of(fd))
+        return REAL(fdopen)(fd, mode);
+    stream_fd = fd;
+    return stream = fopencookie((void *)(intptr_t)fd, mode, calls);
 }
+
+int fileno(FILE *file) { return file == stream ? stream_fd : REAL(fileno)(file); }
 
 int fsync(int fd)
 {
@@ -194,14 +192,6 @@ int close(int fd)
     return result;
 }
 
-int stat(const char *path, struct stat *info)
-{
-    const char *only = getenv("FAULT_CALL");
-    if (only && strcmp(only, "stat") == 0 && watches(path))
-        note("stat", path, -1);
-    return REAL(stat)(path, info);
-}
-
 int rename(const char *from, const char *to)
 {
     if ((watches(from) || watches(to)) && judge("rename", to, -1) == FAIL)
@@ -213,8 +203,5 @@ int unlink(const char *path)
 {
     if (watches(path) && judge("unlink", path, -1) == FAIL)
         return -1;
-    int result = REAL(unlink)(path);
-    if (slow)
-        take_time(500);
-    return result;
+    return REAL(unlink)(path);
 }

@@ -7,7 +7,7 @@
 convnet   5 complete states along a PyTorch run on Fashion-MNIST, and a sample of each step's results
 resnet18  5 generated states, each with its own seed, which the C program generates too, and a sample
 resnet50  of each step's results
-ranks     the same for DistributedDataParallel and resnet18: two processes, half of the batch each
+ranks     2 of them for DistributedDataParallel and resnet18: two processes, half of the batch each
 amp       the distance of torch.autocast from float64 in the steps above (which must exist)
 gpt       one step of a small GPT, f32 and 16 bits (see gpt.py)
 lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
@@ -61,10 +61,10 @@ def make_convnet(folder):
 
 
 def make_resnet(folder, arch, side, rows, limit, ranks=1):
-    """Five states, from the first seeds for which no value is near ReLU's kink."""
+    """Five states, or two for ranks, from the first seeds for which no value is near ReLU's kink."""
     name = arch if ranks == 1 else f"{arch}-ranks{ranks}"
     made, seed = 0, 0
-    while made < 5:
+    while made < (5 if ranks == 1 else 2):
         seed += 1
         model = ref.make_model(arch)
         momentum = ref.make_state(model, seed)
