@@ -507,13 +507,28 @@ def ours_epoch(events):
 GPT_JOBS = ((4, 4, 128, 64, 12, 120), (6, 6, 384, 256, 8, 20))
 
 
+def gpt_options(text, layers, heads, width, size, batch):
+    return ["--data", f"text:{text}", "-a", "gpt", "--layers", layers, "--heads", heads, "--width", width, "--block", size,
+            "-b", batch, "--optim", "adamw", "--lr", 1e-3, "--clip-norm", 1, "--test-samples", batch]
+
+
+def gpt_operations(layers, width, size, looks_back=1):
+    """-> operations per token; looks_back: the share of the window that a token attends to."""
+    return 6 * (layers * (12 * width**2 + 2 * looks_back * size * width) + 65 * width)
+
+
+def random_text(b, characters):
+    """-> a file of random characters: the speed does not depend on the text."""
+    path = f"{b.out}/text"
+    with open(path, "w", encoding="ascii") as file:
+        file.write("".join(random.choices([chr(c) for c in range(48, 113)], k=characters)))
+    return path
+
+
 def gpt_job(b, text, kind, layers, heads, width, size, batch, steps):
-    group, characters = steps // 6, 65
-    token = 6 * (layers * (12 * width**2 + 2 * size * width) + characters * width)      # operations per token
-    ours = [b.program("05_ddp_amp/train"), "--data", f"text:{text}", "-a", "gpt", "--layers", layers, "--heads", heads,
-            "--width", width, "--block", size, "-b", batch, "--threads", CORES, "--optim", "adamw", "--lr", 1e-3,
-            "--clip-norm", 1, "--epochs", 99, "-p", group, "--max-steps", steps + 2 * group, "--test-samples", batch,
-            "--amp", "off" if kind == "f32" else kind]
+    group, token = steps // 6, gpt_operations(layers, width, size)
+    ours = [b.program("05_ddp_amp/train"), *gpt_options(text, layers, heads, width, size, batch), "--threads", CORES,
+            "--epochs", 99, "-p", group, "--max-steps", steps + 2 * group, "--amp", "off" if kind == "f32" else kind]
     torch = Torch(b, "gpt", ["eager", "compile_eager"], arch=f"{layers}x{heads}x{width}", size=size,
                   batch=batch, type=kind, group=group, steps=steps, data=None)
     found = compare(b, lambda: size * rate_of(b.events(ours)), torch, kind)
@@ -522,10 +537,7 @@ def gpt_job(b, text, kind, layers, heads, width, size, batch, steps):
 
 
 def bench_gpt(b):
-    """On random characters: the speed does not depend on the text."""
-    text = f"{b.out}/text"
-    with open(text, "w", encoding="ascii") as file:
-        file.write("".join(random.choices([chr(c) for c in range(48, 113)], k=400000)))
+    text = random_text(b, 400000)
     rows, torches, limits = zip(*(gpt_job(b, text, kind, *job) for job in GPT_JOBS for kind in ("f32", "bf16")))
     b.write(
         heading(b, f"{CORES} threads", f"PyTorch {torches[0].version}")
@@ -848,6 +860,13 @@ GPU_JOBS = {
     "resnet50_fp16": ("resnet50", "fp16", 224, (25.9, 25.9), 4, 4),
 }
 
+# name: layers, heads, width, tokens in a window, windows in a batch, steps in a group, and epochs, each of 5 groups
+GPU_GPTS = {
+    "gpt384_bf16": (6, 6, 384, 256, 64, 20, 4),
+    "gpt768_bf16": (12, 12, 768, 1024, 16, 10, 4),
+}
+BF16_PEAK = 989e12          # operations a second, of an H100 or H200
+
 
 def gpu_job(b, name):
     """-> our ms per step, {mode: PyTorch's}, floor. PyTorch uses one batch in the GPU's memory, and we no
@@ -871,9 +890,31 @@ def gpu_job(b, name):
     return 256e3 / median(found["ours"]), times, floor
 
 
+def gpu_gpt_job(b, name):
+    """As gpu_job. The floor: products at the chip's full speed, with the half of attention that the mask leaves and with
+    all of it."""
+    layers, heads, width, size, batch, group, epochs = (2, 2, 64, 32, 4, 2, 2) if b.args.quick else GPU_GPTS[name]
+    steps = 5 * group
+    command = [b.program("05_ddp_amp/train"),
+               *gpt_options(random_text(b, 2000000), layers, heads, width, size, batch), "--amp", "bf16",
+               "--train-samples", batch * steps, "--epochs", epochs, "-p", group]
+
+    def ours():
+        return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
+
+    torch = Torch(b, "gpt", [mode for mode in b.args.modes if mode != "channels_last"], ("eager",), device="cuda",
+                  arch=f"{layers}x{heads}x{width}", type="bf16", size=size, batch=batch, group=group,
+                  steps=steps * (epochs - 1), data=None)
+    found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
+    torch.close()
+    times = {mode: 1e3 * size * batch / median(rates) for mode, rates in torch.rates.items()}
+    floor = [1e3 * size * batch * gpt_operations(layers, width, size, share) / BF16_PEAK for share in (0.5, 1)]
+    return 1e3 * batch / median(found["ours"]), times, floor
+
+
 def gpu_row(name, ours, torch, floor):
     best = min(torch, key=torch.get, default=None)
-    return (name, "{} to {}".format(*floor), f"**{ours:.3f} ms**",
+    return (name, "{:.2f} to {:.2f}".format(*floor), f"**{ours:.3f} ms**",
             "{:.0f} to {:.0f} %".format(*(100 * ms / ours for ms in floor)),
             *(f"{torch[mode]:.3f} ({mode}), {torch[mode] / ours:.2f}x" if mode in torch else ""
               for mode in ("eager", best)))
@@ -892,13 +933,13 @@ def gpu_and_torch(b):
 def bench_gpu(b):
     """Writes build/bench/gpu/table.md again after each job. A job that fails does not stop the others."""
     rows, failed = [], 0
-    for name in [name for name in GPU_JOBS if re.search(b.args.only, name)]:
+    for name in [name for name in (*GPU_JOBS, *GPU_GPTS) if re.search(b.args.only, name)]:
         try:
-            rows.append(gpu_row(name, *gpu_job(b, name)))
+            rows.append(gpu_row(name, *(gpu_job if name in GPU_JOBS else gpu_gpt_job)(b, name)))
         except (RuntimeError, OSError, statistics.StatisticsError) as error:
             failed += 1
             say(f"{name} failed: {error}")
-        text = heading(b, gpu_and_torch(b), "batch 256") + "\n\n" + table(
+        text = heading(b, gpu_and_torch(b), "images: batch 256") + "\n\n" + table(
             ("job", "floor", "ours", "share of the floor", "PyTorch eager, against ours", "its best"), rows) + "\n"
         with open(f"{b.out}/table.md", "w", encoding="utf-8") as file:
             file.write(text)

@@ -15,11 +15,12 @@ build=${BUILD:-$root/build} out=${1:-$root/build/gpu-bundle.tar.xz}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 to=$work/gpu-bundle
-mkdir -p "$to"/{lib,tools,tests,build/tests}
+mkdir -p "$to"/{lib,tools/reference,tests,build/tests}
 (cd "$build" && find cuda cuda-gloo -type f -perm -u+x -exec cp --parents -t "$to/build" {} +)
 cp "$build"/tests/{test_*_cuda,tool_compare_weights} "$to/build/tests"
 cp -r "$root"/tests/{run.sh,ranks.sh,reference} "$to/tests"
 cp "$root"/tools/{shell.sh,gpu_tests.sh,bench.py,bench_torch.py} "$to/tools"
+cp "$root/tools/reference/gpt.py" "$to/tools/reference"
 mapfile -t programs < <(find "$to/build" -type f)
 strip --strip-debug "${programs[@]}"
 

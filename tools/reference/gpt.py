@@ -15,8 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import reference as ref
-
 
 class Attention(nn.Module):
     def __init__(self, width, heads):
@@ -57,7 +55,7 @@ class GPT(nn.Module):
 
     def forward(self, tokens):
         t = self.transformer
-        x = t["wte"](tokens) + t["wpe"](torch.arange(tokens.shape[1]))
+        x = t["wte"](tokens) + t["wpe"](torch.arange(tokens.shape[1], device=tokens.device))
         for block in t["h"]:
             x = block(x)
         return self.lm_head(t["ln_f"](x))
@@ -122,6 +120,8 @@ def save_step(path, model, tokens, labels):
         out["far." + name] = torch.tensor(far[name], dtype=torch.float64).numpy()
     out |= {"tokens": tokens.numpy(), "labels": labels.numpy(),
             "loss": torch.tensor(losses, dtype=torch.float64).numpy()}
+    import reference as ref             # here, because tools/bench_torch.py needs only the network
+
     ref.write_file(path, out, {k: str(v) for k, v in (model.sizes | {"rows": tokens.shape[0]}).items()})
 
 
