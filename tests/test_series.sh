@@ -115,7 +115,7 @@ echo '<!-- stop: 01-1 04-7 05-3 -->' >docs/stops.md
 expect 1 "docs/stops.md: out of date" readme_diff --check .
 readme_diff . 2>/dev/null
 check "a Stop names the plan of each exercise" \
-    grep -qxF '**Stop. Do 01-1 (the day), 04-7 (the hour) and 05-3 (more) now.**' docs/stops.md
+    grep -qxF '**Stop. Do 01-1 (the day), 04-7 (the hour, the day) and 05-3 (more) now.**' docs/stops.md
 expect 0 "" readme_diff --check .
 
 make_series

@@ -88,6 +88,10 @@ check "the late rank" grep -qE "rank 1 is last in (8|9|10)[0-9]* % of the steps,
 check "where it is late" grep -q "it spends 1[345]\.[0-9] ms more in 'forward'" output
 near "a rank that is not late" "$(value 'rank 1 as fast as the others')" "$(simulate x.json bytes=1e6 ranks=3)"
 
+# One message, which backward cannot hide: the wait for a late rank must not look like hidden time.
+simulate run.json bucket=24 late=60 >/dev/null
+expect 0 "of which 0.0 are hidden" why run.json all.jsonl
+
 simulate run.json bytes=1e6 load=30 >/dev/null
 expect 0 "Loading limits this run" why run.json
 check "it knows what it does not know" grep -q "The options and the number of cores are unknown" output

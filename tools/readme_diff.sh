@@ -59,8 +59,8 @@ quote_lines()
             count = split(ids, id, " ")
             line = "**Stop. Do"
             for (i = 1; i <= count; i++)
-                line = line (i == 1 ? " " : i == count ? " and " : ", ") id[i] \
-                    (("hour", id[i]) in plan ? " (the hour)" : ("day", id[i]) in plan ? " (the day)" : " (more)")
+                line = line (i == 1 ? " " : i == count ? " and " : ", ") id[i] " (" \
+                    (("hour", id[i]) in plan ? "the hour, " : "") (("day", id[i]) in plan ? "the day)" : "more)")
             print line " now.**"
         }
         function quote(what,    path, source, count, part, at, inside, line, more) {

@@ -186,6 +186,9 @@ class Run:
         backward = statistics.median(step[1]["backward"] for steps in self.steps.values() for step in steps)
         self.backward = min(max(backward / self.ms["compute"], 0.01), 1)
         self.find_messages()
+        # What the network adds to a step: the shortest wait of any rank. The others' waits include the wait for it.
+        self.exposed = statistics.median(min(steps[number - self.count][0]["exchange"] for steps in self.steps.values())
+                                         for number in range(self.count))
         self.late, self.late_share, self.late_ms = self.find_late()
 
     def find_messages(self):
@@ -288,7 +291,7 @@ class Prediction:
 def print_time(run):
     ms = run.ms
     print(f"{ms['step']:.1f} ms a step, {run.size} rank{'s' * (run.size > 1)} ({run.count} steps)")
-    hidden = max(0.0, run.network - max(0.0, ms["exchange"] - (run.late_ms if run.is_late() else 0)))
+    hidden = max(0.0, run.network - run.exposed)
     notes = {"exchange": f"the all-reduce takes {run.network:.1f} ms, of which {hidden:.1f} are hidden"
              + f"; most of this wait is for rank {run.late}" * (run.is_late() and run.late_ms > ms["exchange"] / 2)}
     for kind, what in (("compute", "forward, backward, optimizer"), ("exchange", "waiting for gradients"),
@@ -307,7 +310,7 @@ def print_time(run):
 
 def print_cause(run):
     ms = run.ms
-    causes = {"The network limits this run.": max(0.0, ms["exchange"] - (run.late_ms if run.is_late() else 0)),
+    causes = {"The network limits this run.": run.exposed,
               f"Rank {run.late} limits this run: the others wait for it.": run.late_ms if run.is_late() else 0,
               "Loading limits this run: use more --workers, or smaller images.": ms["images"]}
     cause = max(causes, key=causes.get)
