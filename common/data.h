@@ -93,7 +93,7 @@ static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int r
 }
 
 enum { LOADER_SLOTS = 4 };
-// Each row of text begins with a 64-bit key for dropout (text_key), low word first.
+// Each row of text begins with a 64-bit key for dropout, low word first.
 enum { TEXT_KEY = 2 };
 
 typedef struct LoaderConfig {

@@ -44,12 +44,6 @@ static inline Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int pad
     return j;
 }
 
-// v[0] and v[1]: the key for dropout of a row of text in an epoch (data.h).
-static inline Philox text_key(uint64_t seed, int64_t epoch, int32_t id)
-{
-    return philox(seed, (uint64_t)epoch, (uint64_t)(uint32_t)id);
-}
-
 // By how many bytes all windows of an epoch are shifted: 0 to block - 1.
 static inline int text_offset(uint64_t seed, int64_t epoch, int block)
 {

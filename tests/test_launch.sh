@@ -22,7 +22,7 @@ contract() { grep "^RANK=$1 " output; }
 word() { contract "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
 cores=$(nproc)
 threads=$((cores > 3 ? cores / 3 : 1))
-expect 0 "" "$launch" --nproc_per_node=3 --max_restarts 5 -- "$rank" all=contract
+expect 0 "" "$launch" --nproc-per-node=3 --max-restarts 5 -- "$rank" all=contract
 for i in 0 1 2; do
     check "rank $i: $(contract $i)" grep -qE "^RANK=$i WORLD_SIZE=3 LOCAL_RANK=$i LOCAL_WORLD_SIZE=3 GROUP_RANK=0 \
 MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=[1-9][0-9]* TORCHELASTIC_RESTART_COUNT=0 OMP_NUM_THREADS=$threads \

@@ -77,16 +77,13 @@ char *args_shared(const Args *args)
 
 // --- the table -----------------------------------------------------------------------------------
 
-// By its letter, or by its name. Accepts underscores for dashes, as torchrun does.
+// By its letter, or by its name.
 static Option *find(const Args *args, const char *typed, size_t length)
 {
-    for (const Option *o = args->rows; o < args->rows + args->count; o++) {
-        size_t i = 0;
-        while (i < length && (o->name[i] == typed[i] || (o->name[i] == '-' && typed[i] == '_')))
-            i++;
-        if ((i == length && !o->name[i]) || (length == 1 && o->letter == *typed))
+    for (const Option *o = args->rows; o < args->rows + args->count; o++)
+        if ((strncmp(o->name, typed, length) == 0 && !o->name[length]) ||
+            (length == 1 && o->letter == *typed))
             return (Option *)o;
-    }
     return NULL;
 }
 
@@ -333,8 +330,6 @@ static void parse_file(Args *args, const char *path)
     if (!in || ferror(in))
         args_reject(args, NULL, "@%.200s: %s", path, strerror(errno));
     fclose(in);
-    if (length > 0 && (*text)[length - 1] == '\0')
-        args_reject(args, NULL, "@%.200s: not a text file: byte %zd is zero", path, length);
     args->file = path;
     args->line = 1;
     parse_lines(args, length > 0 ? *text : NULL);

@@ -130,7 +130,7 @@ static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t
     const Dataset *set = loader->dataset;
     const Augment *augment = &loader->config.augment;
     const int block = set->per_row;
-    const Philox key = text_key(augment->seed, loader->epoch, id);
+    const Philox key = philox(augment->seed, (uint64_t)loader->epoch, (uint32_t)id);
     const uint8_t *tokens = set->inputs + (size_t)id * block;
     if (augment->crop)
         tokens += text_offset(augment->seed, loader->epoch, block);
