@@ -53,6 +53,9 @@ not() { ! "$@"; }
 # is VALUE WANTED: succeeds if both are the same, and not empty. Used with check.
 is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 
+# made FILE: succeeds if the file, FILE.best or a temporary file is there. A lock file, which may stay, does not count.
+made() { compgen -G "$1*" | grep -v '[.]lock$'; }
+
 # until_so SECONDS COMMAND...: repeats the command until it succeeds. Fails after SECONDS, a limit for hangs.
 until_pause=0.05
 until_so()

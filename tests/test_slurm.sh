@@ -41,7 +41,7 @@ nothing_left()
     for k in 1 2 3; do
         ! on_node "$k" pgrep -f "^$train" || return 1
     done
-    ! compgen -G "*note*" && ! compgen -G "*.st.*" | grep -v best
+    ! compgen -G "*note*" && ! compgen -G "*.st.*" | grep -vE "best|lock"
 }
 
 hash_of() { sed -n 's/^weight hash: //p' "$TMP/output" | tail -n 1; }
