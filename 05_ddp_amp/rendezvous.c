@@ -7,7 +7,6 @@
 #include "rendezvous.h"
 #include "agree.h"
 #include "check.h"
-#include "device.h"
 #include "interrupt.h"
 #include "launcher.h"
 #include "machine.h"
@@ -193,5 +192,4 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     agree_same(world, "program", machine_program());
     agree_same(world, "options", options);
     free(options);
-    agree_same(world, "instructions", device_instructions());
 }

@@ -52,10 +52,10 @@ void amp_options(Args *args, AmpConfig *config)
 
 static const char *const type_names[] = { "f32", "bf16", "fp16" };
 
-Type amp_type(const AmpConfig *config, const Dataset *data, const Device *device)
+Type amp_type(const AmpConfig *config, const Device *device)
 {
     if (strcmp(config->mode, "auto") == 0)
-        return ops_best_type(device, data->per_row == 1);
+        return ops_best_type(device);
     return strcmp(config->mode, "bf16") == 0 ? TYPE_BF16
          : strcmp(config->mode, "fp16") == 0 ? TYPE_F16 : TYPE_F32;
 }

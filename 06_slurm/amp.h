@@ -2,7 +2,6 @@
 #pragma once
 #include "args.h"
 #include "checkpoint.h"
-#include "data.h"
 #include "log.h"
 #include "world.h"
 
@@ -16,7 +15,7 @@ typedef struct AmpConfig {
 void amp_options(Args *args, AmpConfig *config);
 
 // The type in which the model computes on this device.
-Type amp_type(const AmpConfig *config, const Dataset *data, const Device *device);
+Type amp_type(const AmpConfig *config, const Device *device);
 
 typedef struct Amp {
     const AmpConfig *config;

@@ -383,7 +383,7 @@ static void open_model(Job *job)
         .arch = c->arch, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .per_row = d->per_row,
         .channels = d->channels, .height = d->height, .width = d->width, .classes = d->classes,
         .batch = accumulate_rows(c->accumulate, d, c->batch_size),
-        .type = amp_type(&c->amp, d, job->device) });
+        .type = amp_type(&c->amp, job->device) });
     job->optim = optim_new(&c->optim, job->model);
     job->scalars = scalars_new(job->device);
     job->train_stats = device_alloc(job->device, sizeof(Stats));

@@ -21,10 +21,6 @@ int device_count(void);
 // "GPU-5c1d2e...": identifies this GPU in all processes, whatever its index there; CPU: "".
 const char *device_uuid(int index);
 
-// CPU: the vector instructions that this process uses ("avx2"); DNNL_MAX_CPU_ISA limits them. Ranks
-// that use different ones would compute different bits. CUDA: "".
-const char *device_instructions(void);
-
 // Opens device `index` and makes it the calling thread's current device. CPU: the device has
 // `threads` threads (0: one for each core of the affinity mask), at most OMP_THREAD_LIMIT.
 Device *device_open(int index, int threads);

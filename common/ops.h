@@ -18,11 +18,9 @@ typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
 static inline size_t type_size(Type type) { return type == TYPE_F32 ? 4 : 2; }
 
-// An activation is data[n][c / block][h][w][block]: block == c is NHWC, block == 1 is NCHW, and
-// blocks in between suit vector units (nChw16c). The backend chooses the block of OP_CONV's y.
+// An activation is data[n][h][w][c]: a pixel's channels are neighbours (NHWC).
 typedef struct Shape {
     int n, c, h, w;
-    int block;
     Type type;
 } Shape;
 
@@ -41,10 +39,9 @@ void ops_options(Args *args, OpsConfig *config);
 typedef struct Ops Ops;
 Ops *ops_new(Device *device, const OpsConfig *config);
 void ops_free(Ops *ops);
-int ops_input_block(const Ops *ops, int channels); // the block of images
 
-// The type in which this device is fastest. convolves: most of the model's work is convolutions.
-Type ops_best_type(const Device *device, bool convolves);
+// The type in which this device is fastest.
+Type ops_best_type(const Device *device);
 // True if convolutions and attention of this type compute in f32 and then round, which is slower
 // than f32.
 bool ops_emulates(const Device *device, Type type);
@@ -191,7 +188,7 @@ typedef struct OpArgs {
                                     // OP_ADD, if two layers read y; else NULL
     void *dx, *dresidual;           // NULL: not needed. dx is NULL only in OP_CONV. In
                                     // OP_RELU and OP_GELU, dx may be dy1
-    const void *w;                  // OP_CONV: see conv_copy_bytes
+    const void *w;                  // OP_CONV: the live weights, in the type of x
     const float *bias;
     float *dw, *dbias;
     NormTensors norm;               // OP_NORM, OP_ROW_NORM
@@ -213,19 +210,12 @@ extern const bool ops_beside;
 // Later work of the device's stream waits for all gradients of weights.
 void ops_join(Ops *ops);
 
-// The order of a convolution's weights in the arena is that of op_new's `like`; without `like`, the
-// backend chooses it. Weights that only ever multiply padding may be dead: they are elsewhere in
-// the arena, and no product reads them.
-// conv_weights_move copies all weights to torch's OIHW order, or back, in host memory.
+// Weights that only ever multiply padding are dead: they are elsewhere in the arena, and no product
+// reads them. conv_weights_move copies all weights to torch's OIHW order, or back, in host memory.
 typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
-size_t conv_live_count(const Op *conv);     // floats in the arena, with padding
+size_t conv_live_count(const Op *conv);     // floats in the arena
 size_t conv_dead_count(const Op *conv);
 void conv_weights_move(const Op *conv, float *live, float *dead, float *oihw, Direction direction);
-
-// In f32, OpArgs.w is the live weights. In a 16-bit type it is a copy: conv_weights_cast makes one
-// in the backend's order or, if conv_copy_bytes is 0, values_narrow makes one in the arena's order.
-size_t conv_copy_bytes(const Op *conv);
-void conv_weights_cast(const Op *conv, const float *live, void *copy);
 
 // From now on the statistics of OP_NORM in training are over the batches of `size` processes, and
 // dgamma and dbeta are this process's part of the sums. gather collects the `count` numbers of

@@ -69,13 +69,13 @@ static inline double *random_numbers(Type of, size_t count, int key)
     return v;
 }
 
-static inline Shape row(size_t count) { return (Shape){ 1, (int)count, 1, 1, 1 }; }
+static inline Shape row(size_t count) { return (Shape){ 1, (int)count, 1, 1 }; }
 
 // The index, in an activation of this shape, of the element that is number i in torch's order.
 static inline size_t place(Shape s, size_t i)
 {
     size_t plane = (size_t)s.h * s.w, c = i / plane % s.c, n = i / plane / s.c;
-    return ((n * (s.c / s.block) + c / s.block) * plane + i % plane) * s.block + c % s.block;
+    return (n * plane + i % plane) * s.c + c;
 }
 
 static inline void *activation(Shape s, const double *v)

@@ -154,10 +154,8 @@ static inline void images_set(StepRun *run, const float *nchw, int rows)
     float *host = xcalloc(shape_count(s), sizeof(float));
     for (int n = 0; n < rows; n++)
         for (int c = 0; c < config->channels; c++)
-            for (int p = 0; p < s.h * s.w; p++) {
-                size_t plane = (size_t)n * (s.c / s.block) + c / s.block;
-                host[(plane * s.h * s.w + p) * s.block + c % s.block] = *nchw++;
-            }
+            for (int p = 0; p < s.h * s.w; p++)
+                host[((size_t)n * s.h * s.w + p) * s.c + c] = *nchw++;
     send_to_device(run->model, run->inputs, host, shape_count(s) * sizeof(float));
     if (s.type != TYPE_F32)
         images_narrow(run->model, run->inputs, shape_count(s), s.type);

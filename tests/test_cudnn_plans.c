@@ -111,7 +111,7 @@ static void want_network(const char *arch, int channels, int size, int batch, cu
     for (int i = 0; i < net.layer_count; i++) {
         const Layer *l = &net.layers[i];
         Extent x = net.extents[l->in];
-        OpSpec spec = { OP_CONV, { batch, x.c, x.h, x.w, x.c }, l->channels, l->kernel_h,
+        OpSpec spec = { OP_CONV, { batch, x.c, x.h, x.w }, l->channels, l->kernel_h,
                         l->kernel_w, l->stride, l->pad, l->bias, l->in != 0 };
         if (l->kind == OP_CONV)
             want(&spec, dtype, arch, l->name);

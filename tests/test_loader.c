@@ -55,11 +55,10 @@ static float reference(const Dataset *set, int id, int64_t epoch, const Augment 
     return (byte / 255.0f - augment->mean[c]) / augment->std[c];
 }
 
-// The index of a value in a batch of this shape: data[n][c / block][h][w][block].
+// The index of a value in a batch of this shape.
 static size_t place(Shape s, int n, int c, int y, int x)
 {
-    size_t plane = (size_t)n * (s.c / s.block) + c / s.block;
-    return ((plane * s.h + y) * s.w + x) * s.block + c % s.block;
+    return (((size_t)n * s.h + y) * s.w + x) * s.c + c;
 }
 
 // A GPU may round differently.
@@ -131,7 +130,6 @@ TEST(images_match_the_reference)
         { 3, 32, 32, 32, 32 }, { 1, 28, 28, 32, 32 },  { 1, 28, 28, 28, 28 },
         { 3, 9, 14, 12, 17 },  { 2, 11, 11, 11, 11 },
     };
-    bool cuda = strcmp(device_backend, "cuda") == 0;    // CUDA's layout is channels-last
     const int32_t ids[7] = { 6, 0, 3, 3, 1, 5, 2 };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         Dataset set = dataset_make(7, cases[k].channels, cases[k].height, cases[k].width);
@@ -139,7 +137,7 @@ TEST(images_match_the_reference)
             Augment augment = mode & 1 ? jittered : plain;
             augment.flip = mode & 2;
             int rows = mode == 3 ? 9 : 7, c = cases[k].channels;    // 9: two rows of padding
-            Shape shape = { rows, c, cases[k].canvas_height, cases[k].canvas_width, cuda ? c : 1 };
+            Shape shape = { rows, c, cases[k].canvas_height, cases[k].canvas_width };
             LoaderConfig config = { shape, augment, 0, true };
             Loader *loader = loader_new(device, &set, &config);
             epoch_check(loader, &set, &config, ids, 7, 5, 0);
@@ -149,7 +147,7 @@ TEST(images_match_the_reference)
     }
 }
 
-static const Shape small = { 0, 3, 12, 12, 1 };
+static const Shape small = { 0, 3, 12, 12 };
 
 // Crops and flips depend neither on the batch size nor on the worker. An epoch may be abandoned while the workers are
 // busy.
@@ -234,7 +232,7 @@ TEST(batches_of_pictures)
 {
     Data data;
     corpus_open(&data, "corpus");
-    expect_epochs(&data.train, (Shape){ 0, 3, 32, 32, 1 }, &data.augment);
+    expect_epochs(&data.train, (Shape){ 0, 3, 32, 32 }, &data.augment);
     data_close(&data);
 }
 

@@ -91,7 +91,7 @@ static void epoch_check(const Data *data, const Dataset *set, bool crop, int row
     static int32_t ids[TEXT];
     int batches = (set->count + rows - 1) / rows, seen = 0;
     int offset = crop ? text_offset(data->augment.seed, epoch, BLOCK) : 0;
-    LoaderConfig config = { { rows, ROW, 1, 1, 1, TYPE_F32 }, crop ? data->augment : data->plain,
+    LoaderConfig config = { { rows, ROW, 1, 1, TYPE_F32 }, crop ? data->augment : data->plain,
                             workers, .fill_last = !crop };
     Loader *loader = loader_new(device, set, &config);
     torch_randperm(epoch, set->count, ids);

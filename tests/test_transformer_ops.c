@@ -9,7 +9,7 @@
 
 static Type type;           // of the activations
 
-static Shape matrix(int rows, int c) { return (Shape){ rows, c, 1, 1, c, type }; }
+static Shape matrix(int rows, int c) { return (Shape){ rows, c, 1, 1, type }; }
 
 static uint64_t *random_keys(int samples)
 {
@@ -167,7 +167,7 @@ static void layer_normalisation(void)
 static void gelu(void)
 {
     enum { COUNT = 9003 };
-    Shape s = { 1, COUNT, 1, 1, 1, type };
+    Shape s = { 1, COUNT, 1, 1, type };
     const double far[] = { -1000, -100, -40, 40, 100, 1000, 0 }, a = sqrt(2 / M_PI), b = 0.044715;
     double *x = random_numbers(type, COUNT, 1), *dy = random_numbers(type, COUNT, 2);
     double *y = zeros(COUNT), *dx = zeros(COUNT);

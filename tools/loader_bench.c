@@ -24,7 +24,7 @@ int main(int argc, char **argv)
         FAIL_ERROR(&error);
 
     const Dataset *set = &data.train;
-    Shape shape = { rows, set->channels, set->height, set->width, set->channels, TYPE_F32 };
+    Shape shape = { rows, set->channels, set->height, set->width, TYPE_F32 };
     Device *device = device_open(0, 1);
     Loader *loader =
         loader_new(device, set, &(LoaderConfig){ shape, data.augment, config.workers, false });

@@ -1,164 +1,64 @@
-// conv_cpu.c - convolution on oneDNN.
+// conv_cpu.c - convolutions and linear layers on oneDNN.
 //
-// In f32, and if the type is emulated, the arena (model.h) has the weights in the order of oneDNN's
-// forward pass. In bf16 the passes read a 16-bit copy of the weights, and the arena has the order
-// of the gradients. If backward-data needs a different order than forward, it first reorders the
-// weights. Some convolutions are matrix products, with weights in an order of their own
-// (dense_cpu.h).
+// oneDNN prefers another order of the weights for each pass, and on each processor. So a pass
+// reorders the weights of the arena (ops/op.h), or its gradient of them.
+//
+// But many convolutions are products of matrices, y = x W^T, with a row of W for each output number
+// of a row of x:
+//
+//   1x1 kernels     A row for each pixel. W is the weights of the arena.
+//   linear layers   A row for each image, which the kernel covers. W is the same.
+//   small images    A row for each image, if each output pixel reads every input pixel, as in the
+//                   last two stages of ResNet-18 at 32x32. W has the live taps once for each output
+//                   pixel: see `expand`. As a convolution, most of the work would be on padding.
 #include "check.h"
-#include "cpu/dense_cpu.h"
 #include "cpu/ops_cpu.h"
 #include "ops/numbers.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+// A pass. `reorder` then brings its weights to the pass's order, or their gradient to the arena's; it
+// is empty if the orders are the same.
+typedef struct Pass {
+    DnnPrimitive run, reorder;
+} Pass;
+
 typedef struct Conv {
     Ops *ops;
-    Type type;                  // of the activations that callers pass
+    Type type, y_type;          // of the activations that callers pass
     bool emulates;              // then spec and y are of the f32 convolution
     OpSpec spec;
-    Shape y, output;            // output: as callers get it
+    Shape y;
+    LiveTaps live;
+    size_t weights;             // number of live ones
+    bool expands;
+    Pass forward, backward_data, backward_weights;
     void *short_dy;             // if only the output is f32: its rounded gradient
-    DnnPrimitive forward, backward_data, backward_weights;
-    Dense *dense;               // not NULL: a matrix product; all fields below are empty
-    DnnMd w;                    // order of the weights in the arena
-    DnnMd copy;                 // order of the weights for forward: w, or 16-bit
-    DnnPrimitive w_for_data;    // copy -> backward-data's order; empty if that is the same
-    DnnPrimitive dy_to_planes;  // y's order -> planes for backward-weights; empty if not needed
-    DnnPrimitive dw_to_arena;   // backward-weights' order -> arena; empty if that is the same
-    DnnPrimitive import, export;
-    DnnPrimitive cast;          // arena -> copy
 } Conv;
-
-static bool is_row(int h, int w) { return h == 1 && w == 1; }
-
-// oneDNN's fastest code needs channels in blocks as wide as its vectors. A y of several pixels is
-// planes (block 1) if its channels do not fill blocks, or if x is planes of more than 3 channels.
-static int output_block(const Ops *ops, const OpSpec *s, int h, int w)
-{
-    bool in_blocked = s->x.block == ops->block || s->x.c <= 3 || is_row(s->x.h, s->x.w);
-    if (ops->block > 1 && s->out_channels % ops->block == 0 && in_blocked)
-        return ops->block;
-    return is_row(h, w) ? s->out_channels : 1;
-}
 
 static dnnl_data_type_t type_of(Type type) { return type == TYPE_F32 ? dnnl_f32 : dnnl_bf16; }
 
-static DnnMd activation_md(Shape s)
+// --- products ------------------------------------------------------------------------------------
+
+// Does every output of this direction read every input?
+static bool reads_all(int size, int outputs, int kernel, int stride, int pad)
 {
-    dnnl_format_tag_t tag = s.block == 16 ? dnnl_nChw16c : s.block == 8 ? dnnl_nChw8c : dnnl_nchw;
-    return dnn_md(4, (dnnl_dims_t){ s.n, s.c, s.h, s.w }, type_of(s.type), tag);
+    return pad >= (outputs - 1) * stride && size + pad <= kernel;
 }
 
-static DnnMd weights_md(const OpSpec *s, Type type, dnnl_format_tag_t tag)
+// Does every output pixel read every input pixel? Not with a bias and several output pixels: it
+// would have to be repeated for each.
+static bool is_dense(const OpSpec *s, Shape y)
 {
-    const dnnl_dims_t dims = { s->out_channels, s->x.c, s->kernel_h, s->kernel_w };
-    return dnn_md(4, dims, type_of(type), tag);
+    return reads_all(s->x.h, y.h, s->kernel_h, s->stride, s->pad) &&
+           reads_all(s->x.w, y.w, s->kernel_w, s->stride, s->pad) &&
+           !(s->bias && y.h * y.w > 1);
 }
 
-static bool same(const_dnnl_memory_desc_t a, const_dnnl_memory_desc_t b)
+static bool is_pointwise(const OpSpec *s)
 {
-    return dnnl_memory_desc_equal(a, b) != 0;
-}
-
-static size_t matrix_count(const Conv *c)
-{
-    return shape_count(c->y) / (size_t)c->y.n * (shape_count(c->spec.x) / (size_t)c->spec.x.n);
-}
-
-static size_t floats(const_dnnl_memory_desc_t md)
-{
-    return (dnnl_memory_desc_get_size(md) + sizeof(float) - 1) / sizeof(float);
-}
-
-static size_t live_count(const Conv *c)
-{
-    return c->dense ? dense_live_count(c->dense) : floats(c->w);
-}
-
-static void plan_forward(Conv *c, const DnnConv *d, dnnl_primitive_desc_t desc)
-{
-    int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
-    DnnMd mds[] = { d->x, c->copy, d->y, d->bias };
-    c->forward = dnn_primitive(c->ops->engine, desc, c->spec.bias ? 4 : 3, arguments, mds);
-}
-
-static void plan_backward_data(Conv *c, const DnnConv *d, dnnl_primitive_desc_t hint)
-{
-    dnnl_primitive_desc_t desc = dnn_conv_desc(c->ops->engine, d, DNN_BACKWARD_DATA, hint);
-    DnnMd wanted = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
-    if (!same(wanted, c->copy)) {
-        c->w_for_data = dnn_reorder(c->ops->engine, c->copy, wanted);
-        ops_need_scratch(c->ops, floats(wanted));
-    }
-    int arguments[] = { DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC };
-    DnnMd mds[] = { d->y, wanted, d->x };
-    c->backward_data = dnn_primitive(c->ops->engine, desc, 3, arguments, mds);
-    dnn_md_free(wanted);
-}
-
-// Without AVX-512 and with images of one channel, this pass is fast only if y is planes.
-static void plan_backward_weights(Conv *c, DnnConv d, dnnl_primitive_desc_t hint)
-{
-    Shape planes = c->y;
-    planes.block = 1;
-    DnnMd y = d.y, y_planes = activation_md(planes);
-    dnnl_primitive_desc_t desc = dnn_conv_desc(c->ops->engine, &d, DNN_BACKWARD_WEIGHTS, hint);
-    if (dnn_is_reference(desc) && c->y.block > 1) {
-        DNN_CHECK(dnnl_primitive_desc_destroy(desc));
-        d.y = y_planes;
-        desc = dnn_conv_desc(c->ops->engine, &d, DNN_BACKWARD_WEIGHTS, hint);
-        c->dy_to_planes = dnn_reorder(c->ops->engine, y, y_planes);
-    }
-    DnnMd given = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_diff_weights_md, 0));
-    if (!c->w)
-        c->w = dnn_md_copy(given);
-    if (!same(given, c->w))
-        c->dw_to_arena = dnn_reorder(c->ops->engine, given, c->w);
-    ops_need_scratch(c->ops, (c->dw_to_arena.primitive ? floats(given) : 0) +
-                             (c->dy_to_planes.primitive ? shape_count(planes) : 0));
-    int arguments[] = { DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS,
-                        DNNL_ARG_DIFF_BIAS };
-    DnnMd mds[] = { d.y, d.x, given, d.bias };
-    c->backward_weights = dnn_primitive(c->ops->engine, desc, c->spec.bias ? 4 : 3, arguments, mds);
-    dnn_md_free(given);
-    dnn_md_free(y_planes);
-}
-
-// oneDNN chooses the order of the weights for each pass, but forward has that of `like`, if given.
-static void plan_convolution(Conv *c, const Conv *like)
-{
-    const OpSpec *s = &c->spec;
-    Type type = s->x.type;
-    DnnConv d = { .x = activation_md(s->x),
-                  .y = activation_md(c->y),
-                  .strides = { s->stride, s->stride },
-                  .pad = { s->pad, s->pad } };
-    DnnMd any = weights_md(s, type, dnnl_format_tag_any), oihw = weights_md(s, TYPE_F32, dnnl_oihw);
-    DnnMd any_f32 = weights_md(s, TYPE_F32, dnnl_format_tag_any);
-    if (s->bias)
-        d.bias = dnn_md(1, (dnnl_dims_t){ s->out_channels }, dnnl_f32, dnnl_a);
-    d.w = like ? like->copy : any;
-    dnnl_primitive_desc_t hint, desc = dnn_conv_desc(c->ops->engine, &d, DNN_FORWARD, NULL);
-    DNN_CHECK(dnnl_primitive_desc_clone(&hint, desc));
-    c->copy = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
-    if (like || type == TYPE_F32)
-        c->w = dnn_md_copy(like ? like->w : c->copy);
-    plan_forward(c, &d, desc);
-    d.w = any;
-    if (s->needs_dx)
-        plan_backward_data(c, &d, hint);
-    d.w = any_f32;
-    plan_backward_weights(c, d, hint);
-    if (type != TYPE_F32)
-        c->cast = dnn_reorder(c->ops->engine, c->w, c->copy);
-    c->import = dnn_reorder(c->ops->engine, oihw, c->w);
-    c->export = dnn_reorder(c->ops->engine, c->w, oihw);
-    DNN_CHECK(dnnl_primitive_desc_destroy(hint));
-    DnnMd all[] = { d.x, d.y, d.bias, any, any_f32, oihw };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        dnn_md_free(all[i]);
+    return s->kernel_h == 1 && s->kernel_w == 1 && s->stride == 1 && s->pad == 0;
 }
 
 static DnnMd matrix(int rows, int columns, bool transposed, Type type)
@@ -180,127 +80,168 @@ static DnnPrimitive product(const Conv *conv, DnnMd a, DnnMd b, DnnMd c, DnnMd b
 }
 
 //   y (n, out) = x (n, in) W^T + bias      dx (n, in) = dy (n, out) W      dW (out, in) = dy^T x
-static void plan_products(Conv *c)
+static void plan_products(Conv *c, int n)
 {
-    int n = c->y.n, in = (int)(shape_count(c->spec.x) / n), out = (int)(shape_count(c->y) / n);
+    int in = (int)(shape_count(c->spec.x) / n), out = (int)(shape_count(c->y) / n);
     Type type = c->spec.x.type;
-    c->forward = product(c, matrix(n, in, false, type), matrix(in, out, true, type),
-                         matrix(n, out, false, c->y.type),
-                         c->spec.bias ? matrix(1, out, false, TYPE_F32) : NULL);
-    c->backward_data = product(c, matrix(n, out, false, type), matrix(out, in, false, type),
-                               matrix(n, in, false, type), NULL);
-    c->backward_weights = product(c, matrix(out, n, true, type), matrix(n, in, false, type),
-                                  matrix(out, in, false, TYPE_F32), NULL);
-    if (!dense_is_matrix(c->dense))
-        ops_need_scratch(c->ops, matrix_count(c));
+    c->forward.run = product(c, matrix(n, in, false, type), matrix(in, out, true, type),
+                             matrix(n, out, false, c->y.type),
+                             c->spec.bias ? matrix(1, out, false, TYPE_F32) : NULL);
+    c->backward_data.run = product(c, matrix(n, out, false, type), matrix(out, in, false, type),
+                                   matrix(n, in, false, type), NULL);
+    c->backward_weights.run = product(c, matrix(out, n, true, type), matrix(n, in, false, type),
+                                      matrix(out, in, false, TYPE_F32), NULL);
+    c->expands = c->weights < (size_t)in * out;
+    if (c->expands)
+        ops_need_scratch(c->ops, (size_t)in * out);
 }
 
-Shape conv_output(const Ops *ops, const OpSpec *s)
+// In W, the part for input pixel p of the row for output pixel q and channel o is one tap.
+static size_t tap_of(const Conv *c, int q, int o, int p)
 {
-    int h = window_count(s->x.h, s->kernel_h, s->stride, s->pad);
-    int w = window_count(s->x.w, s->kernel_w, s->stride, s->pad);
-    return (Shape){ s->x.n, s->out_channels, h, w, output_block(ops, s, h, w),
-                    s->f32_out ? TYPE_F32 : s->x.type };
+    const Shape *x = &c->spec.x, *y = &c->y;
+    int row = p / x->w - q / y->w * c->spec.stride + c->live.pad[0];
+    int col = p % x->w - q % y->w * c->spec.stride + c->live.pad[1];
+    return (((size_t)o * c->live.rows + row) * c->live.cols + col) * x->c;
 }
+
+// Makes W from the live taps.
+static void expand(const Conv *c, const void *taps, void *matrix)
+{
+    const int pixels = c->spec.x.h * c->spec.x.w, outputs = c->y.h * c->y.w * c->y.c;
+    const size_t each = c->spec.x.c * type_size(c->spec.x.type);
+#pragma omp parallel for schedule(static)
+    for (int row = 0; row < outputs; row++)
+        for (int p = 0; p < pixels; p++) {
+            size_t tap = tap_of(c, row / c->y.c, row % c->y.c, p) * type_size(c->spec.x.type);
+            memcpy((char *)matrix + ((size_t)row * pixels + p) * each, (const char *)taps + tap,
+                   each);
+        }
+}
+
+// The reverse for gradients: a tap's gradient is the sum over its places in W.
+static void gather(const Conv *c, const float *matrix, float *taps)
+{
+    const int pixels = c->spec.x.h * c->spec.x.w, channels = c->spec.x.c;
+    const size_t each = c->weights / c->y.c;
+#pragma omp parallel for schedule(static)
+    for (int o = 0; o < c->y.c; o++) {
+        memset(taps + o * each, 0, each * sizeof *taps);
+        for (int q = 0; q < c->y.h * c->y.w; q++)
+            for (int p = 0; p < pixels; p++) {
+                const float *from = matrix + (((size_t)q * c->y.c + o) * pixels + p) * channels;
+                float *to = taps + tap_of(c, q, o, p);
+                for (int i = 0; i < channels; i++)
+                    to[i] += from[i];
+            }
+    }
+}
+
+// --- other convolutions --------------------------------------------------------------------------
+
+static DnnMd activation_md(Shape s)
+{
+    return dnn_md(4, (dnnl_dims_t){ s.n, s.c, s.h, s.w }, type_of(s.type), dnnl_nhwc);
+}
+
+static DnnMd weights_md(const Conv *c, Type type, dnnl_format_tag_t order)
+{
+    const dnnl_dims_t dims = { c->y.c, c->spec.x.c, c->live.rows, c->live.cols };
+    return dnn_md(4, dims, type_of(type), order);
+}
+
+// Takes ownership of the description.
+static void plan_pass(Conv *c, Pass *p, DnnPass pass, const DnnConv *d, dnnl_primitive_desc_t desc)
+{
+    static const int arguments[][4] = {
+        { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS },
+        { DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC },
+        { DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS },
+    };
+    const bool gives = pass == DNN_BACKWARD_WEIGHTS;
+    dnnl_query_t order = gives ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
+    DnnMd w = dnn_md_copy(dnnl_primitive_desc_query_md(desc, order, 0));
+    DnnMd arena = weights_md(c, gives ? TYPE_F32 : c->spec.x.type, dnnl_ohwi);
+    if (!dnnl_memory_desc_equal(w, arena)) {
+        p->reorder = dnn_reorder(c->ops->engine, gives ? w : arena, gives ? arena : w);
+        ops_need_scratch(c->ops, dnnl_memory_desc_get_size(w) / sizeof(float) + 1);
+    }
+    DnnMd mds[][4] = { { d->x, w, d->y, d->bias }, { d->y, w, d->x }, { d->y, d->x, w } };
+    bool bias = pass == DNN_FORWARD && d->bias;
+    p->run = dnn_primitive(c->ops->engine, desc, bias ? 4 : 3, arguments[pass], mds[pass]);
+    dnn_md_free(w);
+    dnn_md_free(arena);
+}
+
+// brgemm code (onednn.h) multiplies matrices with x.c columns, and a row for each pixel of a row of
+// y. The limits of 4 pixels and 32 channels were measured in 35 shapes on an AMD EPYC.
+static void plan_convolution(Conv *c)
+{
+    const OpSpec *s = &c->spec;
+    const LiveTaps *t = &c->live;
+    dnnl_engine_t engine = c->ops->engine;
+    DnnMd any = weights_md(c, s->x.type, dnnl_format_tag_any);
+    DnnMd any_f32 = weights_md(c, TYPE_F32, dnnl_format_tag_any);
+    DnnConv d = { .x = activation_md(s->x), .y = activation_md(c->y), .w = any,
+                  .strides = { s->stride, s->stride },
+                  .pad = { t->pad[0], t->pad[1] },
+                  .pad_after = { t->pad_after[0], t->pad_after[1] },
+                  .avoid_brgemm = s->kernel_h == 1 || c->y.h * c->y.w <= 4 || s->x.c <= 32 };
+    if (s->bias)
+        d.bias = dnn_md(1, (dnnl_dims_t){ s->out_channels }, dnnl_f32, dnnl_a);
+    dnnl_primitive_desc_t hint, desc = dnn_conv_desc(engine, &d, DNN_FORWARD, NULL);
+    DNN_CHECK(dnnl_primitive_desc_clone(&hint, desc));
+    plan_pass(c, &c->forward, DNN_FORWARD, &d, desc);
+    if (s->needs_dx)
+        plan_pass(c, &c->backward_data, DNN_BACKWARD_DATA, &d,
+                  dnn_conv_desc(engine, &d, DNN_BACKWARD_DATA, hint));
+    d.w = any_f32;
+    plan_pass(c, &c->backward_weights, DNN_BACKWARD_WEIGHTS, &d,
+              dnn_conv_desc(engine, &d, DNN_BACKWARD_WEIGHTS, hint));
+    DNN_CHECK(dnnl_primitive_desc_destroy(hint));
+    DnnMd all[] = { d.x, d.y, d.bias, any, any_f32 };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        dnn_md_free(all[i]);
+}
+
+// --- op.h ----------------------------------------------------------------------------------------
 
 void *conv_new(const Op *op, const void *like)
 {
     Conv *c = xcalloc(1, sizeof *c);
     Ops *ops = c->ops = op->ops;
-    const Shape *x = &op->spec.x;
-    c->type = x->type;
-    c->emulates = ops_emulates(ops->device, x->type);
     c->spec = op->spec;
-    c->y = c->output = op->y;
-    if (c->emulates)
+    c->y = op->y;
+    c->type = c->spec.x.type;
+    c->y_type = c->y.type;
+    c->live = conv_live_taps(&c->spec);
+    c->weights = conv_live_count(op);
+    c->emulates = ops_emulates(ops->device, c->type);
+    if (c->emulates) {
         c->spec.x.type = c->y.type = TYPE_F32;
-    if (c->output.type != c->type)
+        ops_need_wide(ops, shape_count(c->spec.x) + shape_count(c->y) + c->weights);
+    }
+    if (c->y_type != c->type)
         c->short_dy = device_alloc(ops->device, shape_count(c->y) * type_size(c->type));
-    c->dense = dense_new(&c->spec, c->y);
-    if (c->dense)
-        plan_products(c);
+    if (is_pointwise(&c->spec))
+        plan_products(c, c->y.n * c->y.h * c->y.w);
+    else if (is_dense(&c->spec, c->y))
+        plan_products(c, c->y.n);
     else
-        plan_convolution(c, like);
-    if (c->emulates)
-        ops_need_wide(ops, shape_count(*x) + shape_count(c->y) + live_count(c));
+        plan_convolution(c);
     return c;
 }
 
 void conv_free(void *own)
 {
     Conv *c = own;
-    DnnPrimitive *all[] = { &c->forward, &c->backward_data, &c->backward_weights, &c->w_for_data,
-                            &c->dy_to_planes, &c->dw_to_arena, &c->import, &c->export, &c->cast };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        dnn_primitive_free(all[i]);
-    dnn_md_free(c->w);
-    dnn_md_free(c->copy);
+    Pass *all[] = { &c->forward, &c->backward_data, &c->backward_weights };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        dnn_primitive_free(&all[i]->run);
+        dnn_primitive_free(&all[i]->reorder);
+    }
     device_free(c->ops->device, c->short_dy);
-    free(c->dense);
     free(c);
-}
-
-size_t conv_live_count(const Op *op) { return live_count(op->own); }
-
-size_t conv_dead_count(const Op *op)
-{
-    const Conv *c = op->own;
-    return c->dense ? dense_dead_count(c->dense) : 0;
-}
-
-void conv_weights_move(const Op *op, float *live, float *dead, float *oihw, Direction direction)
-{
-    const Conv *c = op->own;
-    if (c->dense) {
-        dense_reorder(c->dense, live, dead, oihw, direction);
-    } else if (direction == TO_TORCH) {
-        dnn_run(&c->export, c->ops->stream, (void *[]){ live, oihw });
-    } else {
-        memset(live, 0, floats(c->w) * sizeof *live);   // padding stays zero
-        dnn_run(&c->import, c->ops->stream, (void *[]){ oihw, live });
-    }
-}
-
-// For a matrix product, the copy is the whole W (dense_cpu.h), not only the live taps.
-size_t conv_copy_bytes(const Op *op)
-{
-    const Conv *c = op->own;
-    Type type = c->spec.x.type;
-    if (type == TYPE_F32)
-        return 0;
-    return c->dense ? matrix_count(c) * type_size(type) : dnnl_memory_desc_get_size(c->copy);
-}
-
-void conv_weights_cast(const Op *op, const float *live, void *copy)
-{
-    const Conv *c = op->own;
-    if (!c->dense) {
-        dnn_run(&c->cast, c->ops->stream, (void *[]){ (void *)live, copy });
-        return;
-    }
-    Type type = c->spec.x.type;
-    void *taps = dense_is_matrix(c->dense) ? copy : c->ops->scratch;
-    values_narrow(c->ops, compute(c->ops), type, dense_live_count(c->dense), live, 1, taps);
-    if (taps != copy)
-        dense_expand(c->dense, type_size(type), taps, copy);
-}
-
-// If w is the live taps of a matrix product, makes W from them.
-static const void *expanded(const Conv *c, const void *w)
-{
-    if (!c->dense || dense_is_matrix(c->dense) || c->spec.x.type != TYPE_F32)
-        return w;
-    dense_expand(c->dense, sizeof(float), w, c->ops->scratch);
-    return c->ops->scratch;
-}
-
-// If only y is f32 (the logits), returns dy rounded to the type of x, else dy.
-static const void *rounded_gradient(const Conv *c, const void *dy)
-{
-    if (!c->short_dy)
-        return dy;
-    values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->y), dy, 1, c->short_dy);
-    return c->short_dy;
 }
 
 static const void *widened(const Conv *c, size_t count, const void *values, float **room)
@@ -308,54 +249,68 @@ static const void *widened(const Conv *c, size_t count, const void *values, floa
     return ops_widened(c->ops, c->emulates, c->type, count, values, room);
 }
 
+// The weights in the pass's order.
+static const void *weights_for(const Conv *c, const Pass *pass, const void *w, float **room)
+{
+    w = widened(c, c->weights, w, room);
+    if (c->expands)
+        expand(c, w, c->ops->scratch);
+    else if (pass->reorder.primitive)
+        dnn_run(&pass->reorder, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
+    else
+        return w;
+    return c->ops->scratch;
+}
+
+// dy in the type that the passes read. If only y is f32 (the logits), dy is rounded.
+static const void *gradient(const Conv *c, const void *dy, float **room)
+{
+    if (c->short_dy) {
+        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->y), dy, 1, c->short_dy);
+        dy = c->short_dy;
+    }
+    return widened(c, shape_count(c->y), dy, room);
+}
+
 void conv_forward(const Op *op, const OpArgs *a)
 {
     const Conv *c = op->own;
     float *room = c->ops->wide;
     const void *x = widened(c, shape_count(c->spec.x), a->x, &room);
-    const void *w = expanded(c, widened(c, live_count(c), a->w, &room));
-    void *to = c->emulates ? room : a->y;
-    dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, to, (void *)a->bias });
+    const void *w = weights_for(c, &c->forward, a->w, &room);
+    void *y = c->emulates ? room : a->y;
+    dnn_run(&c->forward.run, c->ops->stream,
+            (void *[]){ (void *)x, (void *)w, y, (void *)a->bias });
     if (c->emulates)
-        values_narrow(c->ops, compute(c->ops), c->output.type, shape_count(c->y), room, 1, a->y);
+        values_narrow(c->ops, compute(c->ops), c->y_type, shape_count(c->y), y, 1, a->y);
 }
 
 static void backward_data(const Conv *c, const OpArgs *a)
 {
     float *room = c->ops->wide;
-    const void *dy = widened(c, shape_count(c->y), rounded_gradient(c, a->dy1), &room);
-    const void *w = expanded(c, widened(c, live_count(c), a->w, &room));
-    void *to = c->emulates ? room : a->dx;
-    if (c->w_for_data.primitive) {
-        dnn_run(&c->w_for_data, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
-        w = c->ops->scratch;
-    }
-    dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, to });
+    const void *dy = gradient(c, a->dy1, &room);
+    const void *w = weights_for(c, &c->backward_data, a->w, &room);
+    void *dx = c->emulates ? room : a->dx;
+    dnn_run(&c->backward_data.run, c->ops->stream, (void *[]){ (void *)dy, (void *)w, dx });
     if (c->emulates)
-        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->spec.x), room, 1, a->dx);
+        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->spec.x), dx, 1, a->dx);
 }
 
 static void backward_weights(const Conv *c, const OpArgs *a)
 {
-    float *room = c->ops->wide, *dw = a->dw;
+    float *room = c->ops->wide;
     const void *x = widened(c, shape_count(c->spec.x), a->x, &room);
-    const void *dy = widened(c, shape_count(c->y), rounded_gradient(c, a->dy1), &room);
-    bool expands = c->dense && !dense_is_matrix(c->dense);
-    float *scratch = c->ops->scratch;
-    if (c->dy_to_planes.primitive) {
-        dnn_run(&c->dy_to_planes, c->ops->stream, (void *[]){ (void *)dy, scratch });
-        dy = scratch;
-        scratch += shape_count(c->y);
-    }
-    float *to = expands || c->dw_to_arena.primitive ? scratch : dw;
-    dnn_run(&c->backward_weights, c->ops->stream,
-            (void *[]){ (void *)dy, (void *)x, to, a->dbias });
-    if (expands)
-        dense_gather(c->dense, to, dw);
-    else if (to != dw)
-        dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
-    if (c->dense && c->spec.bias)
-        bias_gradient(compute(c->ops), c->spec.x.type, c->y.n, c->y.c, dy, a->dbias);
+    const void *dy = gradient(c, a->dy1, &room);
+    const DnnPrimitive *reorder = &c->backward_weights.reorder;
+    float *dw = c->expands || reorder->primitive ? c->ops->scratch : a->dw;
+    dnn_run(&c->backward_weights.run, c->ops->stream, (void *[]){ (void *)dy, (void *)x, dw });
+    if (c->expands)
+        gather(c, dw, a->dw);
+    else if (reorder->primitive)
+        dnn_run(reorder, c->ops->stream, (void *[]){ dw, a->dw });
+    if (c->spec.bias)
+        bias_gradient(compute(c->ops), c->spec.x.type, shape_count(c->y) / c->y.c, c->y.c, dy,
+                      a->dbias);
 }
 
 void conv_backward(const Op *op, const OpArgs *a)

@@ -108,8 +108,6 @@ static const char *isa_name(void)
 
 bool loops_wide(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core; }
 
-const char *device_instructions(void) { return isa_name(); }
-
 Device *device_open(int index, int threads)
 {
     Device *device = xcalloc(1, sizeof *device);

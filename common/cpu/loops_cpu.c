@@ -37,7 +37,7 @@ static void cells_task(void *arg)
 {
     const Loop *loop = arg;
     const Matrix *m = &loop->m;
-    size_t packs = m->rows * (m->columns / m->block) * packs_of(m->block);
+    size_t packs = m->rows * packs_of(m->columns);
 #pragma omp parallel if (loop->team)
     {
         int me = omp_get_thread_num();
@@ -81,22 +81,15 @@ static void columns_task(void *arg)
     const Loop *loop = arg;
     const Matrix *m = &loop->m;
     size_t pieces = least((m->rows + SHORT - 1) / SHORT, MOST_PIECES), width = 2 * m->columns;
-    size_t room = 2 * packs_of(m->block) * sizeof(Pack), each = room + width * sizeof(double);
-    char *memory = stream_scratch(loop->stream, pieces * each);
-    double *totals = (double *)(memory + room);         // of the first piece, then of all
+    double *totals = stream_scratch(loop->stream, pieces * width * sizeof *totals);
+    memset(totals, 0, pieces * width * sizeof *totals);
 #pragma omp parallel for schedule(static) if (loop->team)
-    for (size_t p = 0; p < pieces; p++) {
-        char *own = memory + p * each;
-        size_t row = m->rows * p / pieces, last = m->rows * (p + 1) / pieces;
-        memset(own + room, 0, width * sizeof(double));
-        for (size_t next; row < last; row = next) {
-            next = least((row / m->pixels + 1) * m->pixels, last);
-            loop->part.columns(loop->job, m, row, next, (Pack *)own, (double *)(own + room));
-        }
-    }
+    for (size_t p = 0; p < pieces; p++)
+        loop->part.columns(loop->job, m, m->rows * p / pieces, m->rows * (p + 1) / pieces,
+                           totals + p * width);
     for (size_t p = 1; p < pieces; p++)
         for (size_t i = 0; i < width; i++)
-            totals[i] += ((const double *)(memory + p * each + room))[i];
+            totals[i] += totals[p * width + i];
     loop->end.columns(loop->job, m->columns, totals);
 }
 

@@ -39,7 +39,7 @@ enum { JOB_BYTES = 256 };
     _Static_assert(sizeof(Job) <= JOB_BYTES, "the job is too large"); \
     const Job j = *(const Job *)(job);
 
-static inline size_t packs_of(size_t block) { return (block + LANES - 1) / LANES; }
+static inline size_t packs_of(size_t columns) { return (columns + LANES - 1) / LANES; }
 
 INLINE At at_of(size_t row, size_t column, size_t i, size_t count)
 {
@@ -54,37 +54,22 @@ INLINE At at_of(size_t row, size_t column, size_t i, size_t count)
 typedef void CellsPart(const void *job, const Matrix *m, size_t first, size_t last);
 void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_t bytes);
 
-// A plane is one block of one image: `pixels` rows of `block` columns.
-#define CELLS_LOOP(fn, TYPE, block)                                                             \
-    {                                                                                           \
-        size_t packs = packs_of(block), each = packs * m->pixels, blocks = m->columns / (block); \
-        size_t p = first, plane = p / each, pixel = p % each / packs, c = p % packs * LANES;    \
-        for (; p < last; plane++, pixel = 0) {                                                  \
-            size_t row = plane / blocks * m->pixels, column = plane % blocks * (block);         \
-            size_t i = (plane * m->pixels + pixel) * (block);                                   \
-            for (; p < last && pixel < m->pixels; pixel++, i += (block), c = 0) {               \
-                for (; p < last && c + LANES <= (block); p++, c += LANES)                       \
-                    fn(&j, TYPE_##TYPE, at_of(row + pixel, column + c, i + c, LANES));          \
-                if (p < last && c < (block)) {                                                  \
-                    fn(&j, TYPE_##TYPE, at_of(row + pixel, column + c, i + c, (block) - c));    \
-                    p++;                                                                        \
-                }                                                                               \
-            }                                                                                   \
-        }                                                                                       \
-    }
+// Row after row: the last pack of a row may be shorter.
 #define CELLS_PART(fn, Job, TYPE)                                                               \
     PART(fn##_##TYPE, (const void *job, const Matrix *m, size_t first, size_t last),            \
          (job, m, first, last))                                                                 \
     {                                                                                           \
         COPY(Job, j, job)                                                                       \
-        if (m->block == LANES)                                                                  \
-            CELLS_LOOP(fn, TYPE, LANES)                                                         \
-        else if (m->block == LANES / 2)                                                         \
-            CELLS_LOOP(fn, TYPE, LANES / 2)                                                     \
-        else if (m->block == 1)                                                                 \
-            CELLS_LOOP(fn, TYPE, 1)                                                             \
-        else                                                                                    \
-            CELLS_LOOP(fn, TYPE, m->block)                                                      \
+        const size_t columns = m->columns, packs = packs_of(columns);                           \
+        size_t row = first / packs, c = first % packs * LANES, left = last - first;             \
+        for (size_t i = row * columns; left > 0; row++, i += columns, c = 0) {                  \
+            for (; left > 0 && c + LANES <= columns; left--, c += LANES)                        \
+                fn(&j, TYPE_##TYPE, at_of(row, c, i + c, LANES));                               \
+            if (left > 0 && c < columns) {                                                      \
+                fn(&j, TYPE_##TYPE, at_of(row, c, i + c, columns - c));                         \
+                left--;                                                                         \
+            }                                                                                   \
+        }                                                                                       \
     }
 #define CELLS(fn, Job) OF_TYPES(CELLS_PART, fn, Job) TABLE(fn, CellsPart)
 #define CELLS_F32(fn, Job) CELLS_PART(fn, Job, F32) TABLE_F32(fn, CellsPart)
@@ -96,57 +81,54 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
 enum { SHORT = 64 };        // rows that are added up in f32
 
 // Adds two sums for each column, over the matrix's rows `first` to `last` - 1, to totals (2,
-// columns). These rows belong to one image. room: memory for sums, two packs for each pack of a
-// block's columns.
-typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last, Pack *room,
+// columns). SHORT rows at a time, and of these rows four packs side by side: their additions need
+// not wait for each other.
+typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last,
                          double *totals);
 // Called once, with the sums of all columns.
 typedef void ColumnsEnd(const void *job, size_t columns, const double *totals);
 void columns_run(Stream *stream, ColumnsPart *part, ColumnsEnd *end, Matrix m, const void *job,
                  size_t bytes);
 
-INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t columns)
+INLINE void totals_add(const Pack *sums, size_t count, double *totals, size_t columns)
 {
-    for (size_t c = 0; c < block; c += LANES, sums += 2)
-        FOR_FEW(k, (int)(block - c < LANES ? block - c : LANES)) {
-            totals[c + k] += sums[0].v[k];
-            totals[columns + c + k] += sums[1].v[k];
-        }
+    FOR_FEW(k, (int)count) {
+        totals[k] += sums[0].v[k];
+        totals[columns + k] += sums[1].v[k];
+    }
 }
 
-// Row by row: the packs of a row have separate sums, so their additions need not wait for each
-// other.
-#define COLUMNS_LOOP(fn, TYPE, block)                                                           \
-    for (size_t b = 0; b < m->columns / (block); b++) {                                         \
-        size_t plane = first / m->pixels * (m->columns / (block)) + b, column = b * (block);    \
-        size_t i = (plane * m->pixels + first % m->pixels) * (block);                           \
-        for (size_t row = first, end; row < last; row = end) {                                  \
-            Pack own[2] = { { { 0 } } }, *sums = packs_of(block) == 1 ? own : room;             \
-            end = last - row < SHORT ? last : row + SHORT;                                      \
-            if (sums == room)                                                                   \
-                memset(room, 0, 2 * packs_of(block) * sizeof *room);                            \
-            for (size_t r = row; r < end; r++, i += (block)) {                                  \
-                size_t c = 0;                                                                   \
-                for (; c + LANES <= (block); c += LANES)                                        \
-                    fn(&j, TYPE_##TYPE, at_of(r, column + c, i + c, LANES), sums + c / LANES * 2); \
-                if (c < (block))                                                                \
-                    fn(&j, TYPE_##TYPE, at_of(r, column + c, i + c, (block) - c),               \
-                       sums + c / LANES * 2);                                                   \
-            }                                                                                   \
-            totals_add(sums, block, totals + column, m->columns);                               \
+// Adds up the rows `row` to `end` - 1 of neighbouring packs, whose sums stay in registers: so each
+// pack's index must be a constant.
+#define COLUMNS_PACK(fn, TYPE, p, count) \
+    fn(&j, TYPE_##TYPE, at_of(r, c + p * LANES, i + p * LANES, count), sums + 2 * p);
+#define COLUMNS_SUM(packs, count, PACKS)                                                        \
+    {                                                                                           \
+        Pack sums[2 * packs] = { { { 0 } } };                                                   \
+        size_t i = row * m->columns + c;                                                        \
+        for (size_t r = row; r < end; r++, i += m->columns) {                                   \
+            PACKS                                                                               \
         }                                                                                       \
+        for (size_t p = 0; p < packs; p++)                                                      \
+            totals_add(sums + 2 * p, count, totals + c + p * LANES, m->columns);                \
     }
 #define COLUMNS_PART(fn, Job, TYPE)                                                             \
-    PART(fn##_##TYPE, (const void *job, const Matrix *m, size_t first, size_t last, Pack *room, \
-                       double *totals), (job, m, first, last, room, totals))                    \
+    PART(fn##_##TYPE, (const void *job, const Matrix *m, size_t first, size_t last,             \
+                       double *totals), (job, m, first, last, totals))                          \
     {                                                                                           \
         COPY(Job, j, job)                                                                       \
-        if (m->block == LANES)                                                                  \
-            COLUMNS_LOOP(fn, TYPE, LANES)                                                       \
-        else if (m->block == LANES / 2)                                                         \
-            COLUMNS_LOOP(fn, TYPE, LANES / 2)                                                   \
-        else                                                                                    \
-            COLUMNS_LOOP(fn, TYPE, m->block)                                                    \
+        for (size_t row = first, end; row < last; row = end) {                                  \
+            size_t c = 0;                                                                       \
+            end = last - row < SHORT ? last : row + SHORT;                                      \
+            for (; c + 4 * LANES <= m->columns; c += 4 * LANES)                                 \
+                COLUMNS_SUM(4, LANES,                                                           \
+                            COLUMNS_PACK(fn, TYPE, 0, LANES) COLUMNS_PACK(fn, TYPE, 1, LANES)   \
+                            COLUMNS_PACK(fn, TYPE, 2, LANES) COLUMNS_PACK(fn, TYPE, 3, LANES))  \
+            for (; c + LANES <= m->columns; c += LANES)                                         \
+                COLUMNS_SUM(1, LANES, COLUMNS_PACK(fn, TYPE, 0, LANES))                         \
+            if (c < m->columns)                                                                 \
+                COLUMNS_SUM(1, m->columns - c, COLUMNS_PACK(fn, TYPE, 0, m->columns - c))       \
+        }                                                                                       \
     }
 #define COLUMNS(fn, end, Job)                                                                   \
     OF_TYPES(COLUMNS_PART, fn, Job)                                                             \

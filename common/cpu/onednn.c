@@ -74,10 +74,28 @@ void dnn_md_free(DnnMd md) { free(md); }
 
 #endif
 
+static const char *name_of(const_dnnl_primitive_desc_t desc)
+{
+    const char *name;
+    DNN_CHECK(dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name));
+    return name;
+}
+
+// brgemm code that uses AMX is always fast.
+static bool is_brgemm(const_dnnl_primitive_desc_t desc)
+{
+    return strncmp(name_of(desc), "brg", 3) == 0 && !strstr(name_of(desc), "amx");
+}
+
+static bool is_jit(const_dnnl_primitive_desc_t desc)
+{
+    return strncmp(name_of(desc), "jit", 3) == 0;
+}
+
 #if DNNL_VERSION_MAJOR >= 3
 
-dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnPass pass,
-                                    const_dnnl_primitive_desc_t hint)
+static dnnl_primitive_desc_t first_desc(dnnl_engine_t engine, const DnnConv *c, DnnPass pass,
+                                        const_dnnl_primitive_desc_t hint)
 {
     static const dnnl_dims_t dense = { 0, 0 };  // no dilation
     const dnnl_alg_kind_t direct = dnnl_convolution_direct;
@@ -85,16 +103,29 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
     if (pass == DNN_FORWARD)
         DNN_CHECK(dnnl_convolution_forward_primitive_desc_create(
             &desc, engine, dnnl_forward_training, direct, c->x, c->w, c->bias, c->y, c->strides,
-            dense, c->pad, c->pad, NULL));
+            dense, c->pad, c->pad_after, NULL));
     else if (pass == DNN_BACKWARD_DATA)
         DNN_CHECK(dnnl_convolution_backward_data_primitive_desc_create(
-            &desc, engine, direct, c->x, c->w, c->y, c->strides, dense, c->pad, c->pad, hint,
+            &desc, engine, direct, c->x, c->w, c->y, c->strides, dense, c->pad, c->pad_after, hint,
             NULL));
     else
         DNN_CHECK(dnnl_convolution_backward_weights_primitive_desc_create(
-            &desc, engine, direct, c->x, c->w, c->bias, c->y, c->strides, dense, c->pad, c->pad,
+            &desc, engine, direct, c->x, c->w, NULL, c->y, c->strides, dense, c->pad, c->pad_after,
             hint, NULL));
     return desc;
+}
+
+dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnPass pass,
+                                    const_dnnl_primitive_desc_t hint)
+{
+    dnnl_primitive_desc_t desc = first_desc(engine, c, pass, hint);
+    if (!c->avoid_brgemm || !is_brgemm(desc))
+        return desc;
+    while (dnnl_primitive_desc_next_impl(desc) == dnnl_success)
+        if (is_jit(desc))
+            return desc;
+    DNN_CHECK(dnnl_primitive_desc_destroy(desc));
+    return first_desc(engine, c, pass, hint);
 }
 
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
@@ -111,18 +142,28 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
                                     const_dnnl_primitive_desc_t hint)
 {
     const dnnl_alg_kind_t direct = dnnl_convolution_direct;
-    dnnl_primitive_desc_t desc = NULL;
     dnnl_convolution_desc_t op;
+    dnnl_primitive_desc_iterator_t codes;
     if (pass == DNN_FORWARD)
         DNN_CHECK(dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, direct, c->x, c->w,
-                                                     c->bias, c->y, c->strides, c->pad, c->pad));
+                                                     c->bias, c->y, c->strides, c->pad,
+                                                     c->pad_after));
     else if (pass == DNN_BACKWARD_DATA)
         DNN_CHECK(dnnl_convolution_backward_data_desc_init(&op, direct, c->x, c->w, c->y,
-                                                           c->strides, c->pad, c->pad));
+                                                           c->strides, c->pad, c->pad_after));
     else
-        DNN_CHECK(dnnl_convolution_backward_weights_desc_init(&op, direct, c->x, c->w, c->bias,
-                                                              c->y, c->strides, c->pad, c->pad));
-    DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, NULL, engine, hint));
+        DNN_CHECK(dnnl_convolution_backward_weights_desc_init(&op, direct, c->x, c->w, NULL, c->y,
+                                                              c->strides, c->pad, c->pad_after));
+    DNN_CHECK(dnnl_primitive_desc_iterator_create(&codes, &op, NULL, engine, hint));
+    dnnl_primitive_desc_t desc = dnnl_primitive_desc_iterator_fetch(codes);
+    while (c->avoid_brgemm && is_brgemm(desc) &&
+           dnnl_primitive_desc_iterator_next(codes) == dnnl_success) {
+        dnnl_primitive_desc_t next = dnnl_primitive_desc_iterator_fetch(codes), other = next;
+        if (is_jit(next))
+            other = desc, desc = next;
+        DNN_CHECK(dnnl_primitive_desc_destroy(other));
+    }
+    DNN_CHECK(dnnl_primitive_desc_iterator_destroy(codes));
     return desc;
 }
 
@@ -137,36 +178,6 @@ dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, D
 }
 
 #endif
-
-bool dnn_is_reference(const_dnnl_primitive_desc_t desc)
-{
-    const char *name;
-    DNN_CHECK(dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name));
-    return strncmp(name, "ref", 3) == 0;
-}
-
-static bool is_fast(dnnl_engine_t engine, dnnl_format_tag_t tag)
-{
-    DnnMd x = dnn_md(4, (dnnl_dims_t){ 1, 32, 8, 8 }, dnnl_f32, tag);
-    DnnMd w = dnn_md(4, (dnnl_dims_t){ 32, 32, 3, 3 }, dnnl_f32, dnnl_format_tag_any);
-    DnnConv conv = { .x = x, .w = w, .y = x, .strides = { 1, 1 }, .pad = { 1, 1 } };
-    dnnl_primitive_desc_t desc[3];
-    bool fast = true;
-    for (DnnPass pass = DNN_FORWARD; pass <= DNN_BACKWARD_WEIGHTS; pass++) {
-        desc[pass] = dnn_conv_desc(engine, &conv, pass, pass == DNN_FORWARD ? NULL : desc[0]);
-        fast = fast && !dnn_is_reference(desc[pass]);
-    }
-    for (int i = 0; i < 3; i++)
-        DNN_CHECK(dnnl_primitive_desc_destroy(desc[i]));
-    dnn_md_free(w);
-    dnn_md_free(x);
-    return fast;
-}
-
-int dnn_best_block(dnnl_engine_t engine)
-{
-    return is_fast(engine, dnnl_nChw16c) ? 16 : is_fast(engine, dnnl_nChw8c) ? 8 : 1;
-}
 
 dnnl_primitive_attr_t dnn_own_scratch(void)
 {

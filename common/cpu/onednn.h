@@ -29,7 +29,8 @@ typedef enum { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_WEIGHTS } DnnPass;
 
 typedef struct DnnConv {
     DnnMd x, w, bias, y;
-    dnnl_dims_t strides, pad;
+    dnnl_dims_t strides, pad, pad_after;
+    bool avoid_brgemm;          // see dnn_conv_desc
 } DnnConv;
 
 typedef struct DnnPrimitive {
@@ -39,12 +40,11 @@ typedef struct DnnPrimitive {
 } DnnPrimitive;
 
 // The description of a convolution's pass. hint: for a backward pass, that of the forward pass.
+// oneDNN lists its newest code first, in which a kernel for batches of small matrix products
+// (brgemm) does the work. Where the matrices would be very small, its older code (jit) is faster,
+// which avoid_brgemm prefers unless brgemm uses AMX.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
-// True if oneDNN has only its reference code for this pass, which can be a hundred times slower.
-bool dnn_is_reference(const_dnnl_primitive_desc_t desc);
-// Channels in a block: 16 or 8 if a 3x3 convolution then needs no reference code, or 1 (planes).
-int dnn_best_block(dnnl_engine_t engine);
 // c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. attr: NULL, or dnn_own_scratch().
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c,
                                        const_dnnl_primitive_attr_t attr);

@@ -11,7 +11,6 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     ops->norm_processes = 1;
     DNN_CHECK(dnnl_engine_create(&ops->engine, dnnl_cpu, 0));
     DNN_CHECK(dnnl_stream_create(&ops->stream, ops->engine, dnnl_stream_default_flags));
-    ops->block = dnn_best_block(ops->engine);
     return ops;
 }
 
@@ -24,17 +23,12 @@ void ops_free(Ops *ops)
     free(ops);
 }
 
-int ops_input_block(const Ops *ops, int channels) { return 1; }
-
 static bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted) == wanted; }
 
-// bf16 products are fast with AMX, but oneDNN's convolutions use AMX only if all channels of a
-// pixel are side by side. Our channels are in blocks, so our convolutions use AVX-512. On
-// processors with AMX, AVX-512 is slower in bf16 than in f32.
-Type ops_best_type(const Device *device, bool convolves)
+// With instructions for bf16, a step in bf16 is faster than in f32 (docs/benchmarks.md).
+Type ops_best_type(const Device *device)
 {
-    bool slow = convolves && has(dnnl_cpu_isa_avx512_core_amx);
-    return has(dnnl_cpu_isa_avx512_core_bf16) && !slow ? TYPE_BF16 : TYPE_F32;
+    return has(dnnl_cpu_isa_avx512_core_bf16) ? TYPE_BF16 : TYPE_F32;
 }
 
 bool ops_emulates(const Device *device, Type type)

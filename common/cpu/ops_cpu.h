@@ -7,7 +7,6 @@ struct Ops {
     Device *device;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    int block;              // channels in a block: dnn_best_block
     float *scratch;         // for one convolution at a time: what it reorders or expands
     size_t scratch_count;
     float *wide;            // for one emulated operation at a time: its inputs and outputs, in f32

@@ -1,12 +1,6 @@
 // conv_cuda.c - convolutions and linear layers, through cuDNN or as one matrix product.
 //
-// Weights are stored in the order that cuDNN prefers for NHWC images, KRSC: output channel, row,
-// column, input channel. If only part of a kernel ever overlaps the image (LiveTaps in
-// cudnn_graph.h), its weights are split in two:
-//
-//   live weights (k, live.rows, live.cols, c)      dead weights, in OIHW order
-//
-// The live weights then form a smaller convolution.
+// The arena has the live weights (ops/op.h) in the order that cuDNN prefers for NHWC images.
 //
 // With 16-bit types, a convolution reads a 16-bit copy of the live weights. Where a library's type
 // is not the one ops.h promises, a CUDA kernel converts the data from or to scratch memory.
@@ -25,8 +19,7 @@ typedef struct Conv {
     Ops *ops;
     OpSpec spec;
     Shape y;
-    LiveTaps live;
-    size_t live_count, dead_count;  // weights
+    size_t live_count;              // weights
     bool is_product;                // the live taps cover the whole image: y = x w^T
     Gemm products[PASS_COUNT];
     const ConvPlan *plans[PASS_COUNT];  // otherwise; shared by layers with the same convolution
@@ -225,8 +218,6 @@ void conv_plans_free(Ops *ops)
     }
 }
 
-Shape conv_output(const Ops *ops, const OpSpec *spec) { return conv_output_shape(spec); }
-
 void *conv_new(const Op *op, const void *like)
 {
     Conv *conv = xcalloc(1, sizeof *conv);
@@ -239,10 +230,7 @@ void *conv_new(const Op *op, const void *like)
     conv->ops = op->ops;
     conv->spec = *spec;
     conv->y = op->y;
-    conv->live = conv_live_taps(spec);
-    conv->live_count = (size_t)problem.k * problem.r * problem.s * problem.c;
-    conv->dead_count =
-        (size_t)problem.k * spec->kernel_h * spec->kernel_w * problem.c - conv->live_count;
+    conv->live_count = conv_live_count(op);
     conv->is_product = conv_is_product(&problem);
     PROGRESS_DOING("loading", "cuDNN's engines");    // the first plan loads them
     if (conv->is_product)
@@ -259,34 +247,6 @@ void conv_free(void *own)
         gemm_free(&conv->products[pass]);
     free(conv);
 }
-
-// --- weights -------------------------------------------------------------------------------------
-
-size_t conv_live_count(const Op *op) { return ((const Conv *)op->own)->live_count; }
-
-size_t conv_dead_count(const Op *op) { return ((const Conv *)op->own)->dead_count; }
-
-void conv_weights_move(const Op *op, float *live, float *dead, float *oihw, Direction direction)
-{
-    const Conv *conv = op->own;
-    const bool out = direction == TO_TORCH;
-    const OpSpec *s = &conv->spec;
-    LiveTaps taps = conv->live;
-    for (int k = 0; k < s->out_channels; k++)
-        for (int c = 0; c < s->x.c; c++)
-            for (int row = 0; row < s->kernel_h; row++)
-                for (int col = 0; col < s->kernel_w; col++, oihw++) {
-                    int r = row - taps.row, q = col - taps.col;
-                    bool is_live = r >= 0 && r < taps.rows && q >= 0 && q < taps.cols;
-                    size_t at = (((size_t)k * taps.rows + r) * taps.cols + q) * s->x.c + c;
-                    float *weight = is_live ? live + at : dead++;
-                    *(out ? oihw : weight) = *(out ? weight : oihw);
-                }
-}
-
-size_t conv_copy_bytes(const Op *op) { return 0; }
-
-void conv_weights_cast(const Op *op, const float *live, void *copy) { }
 
 // --- computing -----------------------------------------------------------------------------------
 

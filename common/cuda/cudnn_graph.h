@@ -5,7 +5,7 @@
 // made for a described device, which is how plans are tested without a GPU.
 #pragma once
 #include "check.h"
-#include "ops.h"
+#include "ops/op.h"
 
 #include <cudnn.h>
 
@@ -20,14 +20,6 @@ typedef struct ConvProblem {
     int pad[2], pad_after[2];           // of rows and columns: above and left, below and right
 } ConvProblem;
 
-// The part of a kernel that ever overlaps the image. The rest only ever multiplies padding, so its
-// gradient is zero.
-typedef struct LiveTaps {
-    int row, col, rows, cols;
-} LiveTaps;
-
-Shape conv_output_shape(const OpSpec *spec);
-LiveTaps conv_live_taps(const OpSpec *spec);
 // The convolution of spec, reduced to its live taps; all tensors of one type.
 ConvProblem conv_problem(const OpSpec *spec, cudnnDataType_t dtype);
 // Does the kernel have one place, where it covers the whole image? Then y = x w^T, a product of two

@@ -119,8 +119,6 @@ const char *device_uuid(int index)
     return text;
 }
 
-const char *device_instructions(void) { return ""; }
-
 static void check_device_exists(int index)
 {
     int count = count_gpus();

@@ -30,5 +30,5 @@ CELLS(maxpool_gradient, PoolJob)
 void maxpool_backward(const Op *op, const OpArgs *a)
 {
     PoolJob job = pool_job(op, a);
-    RUN_CELLS(maxpool_gradient, compute(op->ops), planes_of(op->spec.x), &job);
+    RUN_CELLS(maxpool_gradient, compute(op->ops), pixels_of(op->spec.x), &job);
 }

@@ -85,11 +85,9 @@ void ops_free(Ops *ops)
     free(ops);
 }
 
-int ops_input_block(const Ops *ops, int channels) { return channels; }
-
 // bf16 and fp16 are equally fast, and bf16 needs no loss scale. GPUs below compute capability 8.0
 // have only fp16.
-Type ops_best_type(const Device *device, bool convolves)
+Type ops_best_type(const Device *device)
 {
     return device->major >= 8 ? TYPE_BF16 : TYPE_F16;
 }

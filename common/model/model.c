@@ -31,21 +31,6 @@ static size_t weights_size(const Layer *layer, const Op *op)
                                           : 0);
 }
 
-// Places the weights that convolutions read: the masters, 16-bit copies in the same order, or
-// 16-bit copies in the backend's order.
-static void lay_out_copies(Model *model)
-{
-    Net *net = model->net;
-    Type type = model->config.type;
-    for (int i = 0; i < net->layer_count; i++) {
-        net->layers[i].copy_at = net->copy_bytes;
-        if (net->layers[i].kind == OP_CONV)
-            net->copy_bytes += round_up(conv_copy_bytes(net->plans->ops[i]), 64);
-    }
-    size_t bytes = net->copy_bytes > 0 ? net->copy_bytes : model->grad_count * type_size(type);
-    model->weights = type == TYPE_F32 ? model->params : device_alloc(model->device, bytes);
-}
-
 // Gives parameters and buffers their places in the arenas, and allocates the arenas. Of parameters,
 // the last layer comes first, and weights that have no gradient come last.
 static void lay_out_parameters(Model *model)
@@ -73,7 +58,10 @@ static void lay_out_parameters(Model *model)
     model->ready_count = model->grad_count + MODEL_SPARE;
     model->grads = device_alloc(model->device, model->ready_count * sizeof(float));
     model->buffers = device_alloc(model->device, model->buffer_count * sizeof(float));
-    lay_out_copies(model);
+    Type type = model->config.type;     // convolutions read the masters, or 16-bit copies of them
+    model->weights = type == TYPE_F32
+                         ? model->params
+                         : device_alloc(model->device, model->grad_count * type_size(type));
 }
 
 // Bytes of value i. Each part of its gradient has as many. Logits are always f32.
@@ -329,12 +317,11 @@ Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
     model->ops = ops;
     model->net = xcalloc(1, sizeof *model->net);
     Extent canvas = net_canvas(config);
-    model->input = (Shape){ config->batch, canvas.c, canvas.h, canvas.w,
-                            ops_input_block(ops, canvas.c), config->type };
+    model->input = (Shape){ config->batch, canvas.c, canvas.h, canvas.w, config->type };
     model->per_row = 1;
     if (config->per_row > 1) {
         model->per_row = config->per_row;
-        model->input = (Shape){ config->batch, 2 + config->per_row, 1, 1, 1, TYPE_F32 };
+        model->input = (Shape){ config->batch, 2 + config->per_row, 1, 1, TYPE_F32 };
     }
     net_build(model->net, config, canvas);
     plan_for(model, config->pass > 0 ? config->pass : config->batch);
@@ -438,15 +425,10 @@ void model_init(Model *model, int64_t seed)
 
 void model_cast_weights(Model *model)
 {
-    const Net *net = model->net;
     Type type = model->config.type;
-    if (type != TYPE_F32 && net->copy_bytes == 0)
+    if (type != TYPE_F32)
         values_narrow(model->ops, device_stream(model->device), type, model->grad_count,
                       model->params, 1, model->weights);
-    for (int i = 0; i < net->layer_count && net->copy_bytes > 0; i++)
-        if (net->layers[i].kind == OP_CONV)
-            conv_weights_cast(net->plans->ops[i], model->params + net->layers[i].begin,
-                              (char *)model->weights + net->layers[i].copy_at);
 }
 
 static NormTensors norm_tensors(const Model *model, const Layer *l)
@@ -464,12 +446,6 @@ static NormTensors norm_tensors(const Model *model, const Layer *l)
     };
 }
 
-static const void *weights_of(const Model *model, const Layer *l)
-{
-    size_t as_masters = l->begin * type_size(model->config.type);
-    return (const char *)model->weights + (model->net->copy_bytes > 0 ? l->copy_at : as_masters);
-}
-
 static OpArgs args_of(const Model *model, const Layer *l)
 {
     const Net *net = model->net;
@@ -483,7 +459,7 @@ static OpArgs args_of(const Model *model, const Layer *l)
         .dy2 = out->grad[1],
         .dx = l->in > 0 ? in->grad[l->in_part] : NULL,
         .dresidual = l->residual > 0 ? residual->grad[l->residual_part] : NULL,
-        .w = weights_of(model, l),
+        .w = (const char *)model->weights + l->begin * type_size(model->config.type),
         .bias = model->params + l->bias_at,
         .dw = model->grads + l->begin,
         .dbias = model->grads + l->bias_at,

@@ -17,7 +17,6 @@ typedef struct Layer {
     int heads;
     size_t begin, end;              // in the arena, of the parameters that have gradients
     size_t dead_at;                 // in the arena, of the weights that have no gradients
-    size_t copy_at;                 // of the 16-bit copy of its weights, if copy_bytes is not 0
     size_t bias_at;                 // of the bias or beta; weights and gamma are at begin
     size_t mean_at, var_at;         // in the arena of buffers
 } Layer;
@@ -37,7 +36,6 @@ struct Net {
     int value_count;
 
     struct Value *values;           // from here on private to model.c and plan.c
-    size_t copy_bytes;              // of model->weights; 0: they have the masters' order
     struct Plan *plans;             // the first has the most rows
     const struct Plan *current;     // of the last forward
     uint64_t *keys;                 // of a forward's samples, for dropout; NULL: they are images

@@ -15,18 +15,18 @@ void ops_options(Args *args, OpsConfig *config)
           "GPU: make runs bit-identical, but slower (CPU: always bit-identical)" }));
 }
 
-static Shape same(const Ops *ops, const OpSpec *spec) { return spec->x; }
+static Shape same(const OpSpec *spec) { return spec->x; }
 
-static Shape windows(const Ops *ops, const OpSpec *s)
+static Shape windows(const OpSpec *s)
 {
     return (Shape){ s->x.n, s->x.c, window_count(s->x.h, s->kernel_h, s->stride, s->pad),
-                    window_count(s->x.w, s->kernel_h, s->stride, s->pad), s->x.block, s->x.type };
+                    window_count(s->x.w, s->kernel_h, s->stride, s->pad), s->x.type };
 }
 
 // A row of numbers for each image or token.
-static Shape row(Shape x, int c) { return (Shape){ x.n, c, 1, 1, c, x.type }; }
-static Shape mean_row(const Ops *ops, const OpSpec *spec) { return row(spec->x, spec->x.c); }
-static Shape heads_row(const Ops *ops, const OpSpec *spec) { return row(spec->x, spec->x.c / 3); }
+static Shape row(Shape x, int c) { return (Shape){ x.n, c, 1, 1, x.type }; }
+static Shape mean_row(const OpSpec *spec) { return row(spec->x, spec->x.c); }
+static Shape heads_row(const OpSpec *spec) { return row(spec->x, spec->x.c / 3); }
 
 static const struct {
     OpOutput *output;
@@ -49,7 +49,7 @@ static const struct {
 Op *op_new(Ops *ops, const OpSpec *spec, const Op *like)
 {
     Op *op = xcalloc(1, sizeof *op);
-    *op = (Op){ ops, *spec, kinds[spec->kind].output(ops, spec) };
+    *op = (Op){ ops, *spec, kinds[spec->kind].output(spec) };
     if (kinds[spec->kind].new)
         op->own = kinds[spec->kind].new(op, like ? like->own : NULL);
     return op;

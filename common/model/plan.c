@@ -38,7 +38,7 @@ Plan *plan_for(Model *model, int rows)
     plan->shapes[0].n = rows;
     if (model->per_row > 1) {
         int c = net->extents[0].c;
-        plan->shapes[0] = (Shape){ rows * model->per_row, c, 1, 1, c, model->config.type };
+        plan->shapes[0] = (Shape){ rows * model->per_row, c, 1, 1, model->config.type };
     }
     for (int i = 0; i < net->layer_count; i++) {
         OpSpec spec = spec_of(model, plan, i);

@@ -34,9 +34,9 @@ INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
     const Matrix *m = &j->m;
     Pack x, a, b, c;
     load_at(type, j->x, at, &x);
-    load(type, j->x, element_of(m, 0, at.column), at.count, &a);
-    load(type, j->x, element_of(m, m->rows / 2, at.column), at.count, &b);
-    load(type, j->x, element_of(m, m->rows - 1, at.column), at.count, &c);
+    load(type, j->x, at.column, at.count, &a);
+    load(type, j->x, m->rows / 2 * m->columns + at.column, at.count, &b);
+    load(type, j->x, (m->rows - 1) * m->columns + at.column, at.count, &c);
     FOR_LANES(k) {
         float d = x.v[k] - middle_of(a.v[k], b.v[k], c.v[k]);
         sums[0].v[k] += d;
@@ -78,9 +78,9 @@ INLINE void moments_end(const NormJob *j, size_t c, const double *sums)
 {
     const Matrix *m = &j->m;
     double rows = (double)m->rows, mean = sums[0] / rows, var = sums[1] / rows - mean * mean;
-    float origin = middle_of(load_one(m->type, j->x, element_of(m, 0, c)),
-                             load_one(m->type, j->x, element_of(m, m->rows / 2, c)),
-                             load_one(m->type, j->x, element_of(m, m->rows - 1, c)));
+    float origin = middle_of(load_one(m->type, j->x, c),
+                             load_one(m->type, j->x, m->rows / 2 * m->columns + c),
+                             load_one(m->type, j->x, (m->rows - 1) * m->columns + c));
     mean += origin;
     var = var > 0 ? var : var == var ? 0 : var;     // not below zero, but let NaN through
     if (j->processes > 1)

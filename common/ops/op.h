@@ -10,7 +10,7 @@ struct Op {
     void *own;              // what the kind keeps, if anything
 };
 
-typedef Shape OpOutput(const Ops *ops, const OpSpec *spec);
+typedef Shape OpOutput(const OpSpec *spec);
 typedef void *OpNew(const Op *op, const void *like);    // like: the other operation's own, or NULL
 typedef void OpRun(const Op *op, const OpArgs *args);
 typedef void OpFree(void *own);
@@ -23,8 +23,27 @@ OpRun conv_forward, conv_backward, norm_forward, norm_backward, relu_forward, re
     layer_norm_backward, gelu_forward, gelu_backward, attention_forward, attention_backward,
     add_forward, add_backward;
 
-// For convolutions: matrices (rows, channels), row after row. y = x + bias. x is f32 or of `type`.
-// If x is of `type`, x and y may be the same memory. dbias = the sums of dy's columns.
+// --- for convolutions ----------------------------------------------------------------------------
+
+// The part of a kernel that ever overlaps the image. The rest only ever multiplies padding, so its
+// gradient is zero.
+//
+//        a 3x3 kernel on 2x2 pixels           on 1x1
+//      out 00 reads taps  . . .   01: . . .    . . .
+//                         . 4 5       3 4 .    . 4 .     a dot: the tap reads only padding
+//                         . 7 8       6 7 .    . . .
+//
+// The arena has the live weights as (out_channels, rows, cols, x.c), on every backend and
+// processor. They are the kernel of a smaller convolution with this padding.
+typedef struct LiveTaps {
+    int row, col, rows, cols;
+    int pad[2], pad_after[2];           // of rows and columns: above and left, below and right
+} LiveTaps;
+
+LiveTaps conv_live_taps(const OpSpec *spec);
+
+// Matrices (rows, channels), row after row. y = x + bias. x is f32 or of `type`. If x is of `type`,
+// x and y may be the same memory. dbias = the sums of dy's columns.
 void bias_add(Ops *ops, Type type, size_t rows, int channels, const float *bias, Type x_type,
               const void *x, void *y);
 void bias_gradient(Stream *stream, Type type, size_t rows, int channels, const void *dy,

@@ -37,19 +37,16 @@ typedef struct At {
     int count;              // at most LANES
 } At;
 
-// How numbers in memory form a matrix. An activation, data[n][c / block][h * w][block], is a matrix
-// with a row for each pixel and a column for each channel. Other matrices are one block: row after
-// row.
+// Numbers in memory, row after row. An activation has a row for each pixel and a column for each
+// channel.
 typedef struct Matrix {
     Type type;
     size_t rows, columns;
-    size_t block;           // columns of a block
-    size_t pixels;          // rows of an image
 } Matrix;
 
 static inline Matrix matrix_of(Type type, size_t rows, size_t columns)
 {
-    Matrix m = { type, rows, columns, columns, rows };
+    Matrix m = { type, rows, columns };
     return m;
 }
 
@@ -57,21 +54,7 @@ static inline Matrix array_of(Type type, size_t count) { return matrix_of(type, 
 
 static inline Matrix pixels_of(Shape s)
 {
-    size_t pixels = (size_t)s.h * s.w;
-    Matrix m = { s.type, s.n * pixels, (size_t)s.c, (size_t)s.block, pixels };
-    return pixels == 1 ? matrix_of(s.type, s.n, s.c) : m;
-}
-
-// Where the number of this row and column is. On a GPU all activations are one block (NHWC).
-INLINE size_t element_of(const Matrix *m, size_t row, size_t column)
-{
-#ifdef ON_GPU
-    return row * m->columns + column;
-#else
-    size_t image = row / m->pixels, pixel = row % m->pixels;
-    size_t plane = image * (m->columns / m->block) + column / m->block;
-    return (plane * m->pixels + pixel) * m->block + column % m->block;
-#endif
+    return matrix_of(s.type, (size_t)s.n * s.h * s.w, s.c);
 }
 
 // --- loading and storing: arrays begin at multiples of 16 bytes ----------------------------------

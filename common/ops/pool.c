@@ -65,26 +65,17 @@ CELLS(avgpool_gradient, PoolJob)
 void maxpool_forward(const Op *op, const OpArgs *a)
 {
     PoolJob job = pool_job(op, a);
-    RUN_CELLS(maxpool, compute(op->ops), planes_of(op->y), &job);
-}
-
-// The means take the block of x. Their order in memory is the same with any block, because each
-// image has only one pixel of means.
-static PoolJob mean_job(const Op *op, const OpArgs *a)
-{
-    PoolJob job = pool_job(op, a);
-    job.out.block = op->spec.x.block;
-    return job;
+    RUN_CELLS(maxpool, compute(op->ops), pixels_of(op->y), &job);
 }
 
 void avgpool_forward(const Op *op, const OpArgs *a)
 {
-    PoolJob job = mean_job(op, a);
-    RUN_CELLS(avgpool, compute(op->ops), planes_of(job.out), &job);
+    PoolJob job = pool_job(op, a);
+    RUN_CELLS(avgpool, compute(op->ops), pixels_of(op->y), &job);
 }
 
 void avgpool_backward(const Op *op, const OpArgs *a)
 {
-    PoolJob job = mean_job(op, a);
-    RUN_CELLS(avgpool_gradient, compute(op->ops), planes_of(op->spec.x), &job);
+    PoolJob job = pool_job(op, a);
+    RUN_CELLS(avgpool_gradient, compute(op->ops), pixels_of(op->spec.x), &job);
 }

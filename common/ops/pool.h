@@ -19,35 +19,23 @@ static inline PoolJob pool_job(const Op *op, const OpArgs *a)
     return job;
 }
 
-// A pack's plane (a block of channels of an image), its pixel, and its place in the pixel's block.
+// A pixel's image, and its place in the image.
 typedef struct Place {
-    size_t plane;
-    int h, w, channel;
+    size_t image;
+    int h, w;
 } Place;
 
 INLINE Place place_of(const Shape *s, At at)
 {
-    unsigned i = (unsigned)at.i, block = s->block, pixel = i / block;
-    unsigned row = pixel / s->w, plane = row / s->h;
-    Place p = { plane, (int)(row - plane * s->h), (int)(pixel - row * s->w),
-                (int)(i - pixel * block) };
+    unsigned pixel = (unsigned)at.row, row = pixel / s->w, image = row / s->h;
+    Place p = { image, (int)(row - image * s->h), (int)(pixel - row * s->w) };
     return p;
 }
 
-// The place of the same pack in another pixel, or in another activation with as many planes.
+// The place of the same channels in another pixel, or in another activation of as many images.
 INLINE At pixel_at(const Shape *s, const Place *p, int h, int w, At at)
 {
-    at.i = ((p->plane * s->h + h) * s->w + w) * s->block + p->channel;
+    at.row = (p->image * s->h + h) * s->w + w;
+    at.i = at.row * s->c + at.column;
     return at;
-}
-
-// The matrix of an activation, which must be small enough for place_of's 32 bits.
-static inline Matrix planes_of(Shape s)
-{
-    Matrix m = { s.type, (size_t)s.n * s.h * s.w, (size_t)s.c, (size_t)s.block,
-                 (size_t)s.h * s.w };
-    CHECK(shape_count(s) <= UINT32_MAX, "choose a smaller batch (-b)",
-          "pooling reads or writes (%d, %d, %d, %d) numbers: 2^32 or more, too many", s.n, s.c,
-          s.h, s.w);
-    return m;
 }

@@ -44,8 +44,6 @@ static const char *hint_for(const char *what)
     return strcmp(what, "program") == 0
                ? "all ranks need the same sources, compiler and kind of processor, or weights may "
                  "differ; for different x86 processors: cmake -DDDP_MARCH=x86-64-v3"
-           : strcmp(what, "instructions") == 0
-               ? "the processors differ: set DNNL_MAX_CPU_ISA=AVX2 (or what all have) for all ranks"
                : "all ranks need the same options, data and kind of device";
 }
 

@@ -60,12 +60,15 @@ def make_convnet(folder):
                        "state": f"{name}.state.safetensors"}, limit=512)
 
 
-def make_resnet(folder, arch, side, rows, limit, ranks=1):
-    """Five states, or two for ranks, from the first seeds for which no value is near ReLU's kink."""
+def make_resnet(folder, arch, side, rows, limit, ranks=1, skip=()):
+    """Five states, or two for ranks, from the first seeds for which no value is near ReLU's kink. skip: seeds with a
+    value that is on the other side of it if a library adds in another order."""
     name = arch if ranks == 1 else f"{arch}-ranks{ranks}"
     made, seed = 0, 0
     while made < (5 if ranks == 1 else 2):
         seed += 1
+        if seed in skip:
+            continue
         model = ref.make_model(arch)
         momentum = ref.make_state(model, seed)
         batch = ref.make_batch(seed, rows, 3, side, side, 10)
@@ -216,7 +219,7 @@ PARTS = {
     "adamw": make_adamw,
     "convnet": make_convnet,
     "resnet18": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=64),
-    "resnet50": functools.partial(make_resnet, arch="resnet50", side=64, rows=8, limit=24),
+    "resnet50": functools.partial(make_resnet, arch="resnet50", side=64, rows=8, limit=24, skip=(13,)),
     "ranks": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=32, ranks=2),
     "amp": make_amp,
     "eval": make_eval, "gpt": gpt.make_gpt,
