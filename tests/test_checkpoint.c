@@ -225,30 +225,6 @@ TEST(a_missing_tensor)
     free_run(&a);
 }
 
-// The header's length need not be a multiple of 8.
-TEST(unaligned_data)
-{
-    Error err = { "", "" };
-    StFile file;
-    uint64_t header;
-    Run a = new_run("lenet", 1), b = new_run("lenet", 2);
-    const char *path = test_path("odd.st");
-    if (!EXPECT(save(&a, path, &err) && st_open(&file, path, &err), "%s", err.text))
-        return;
-    memcpy(&header, file.bytes, 8);
-    size_t longer = (size_t)header + 1;
-    FILE *out = fopen(path, "w");
-    fwrite(&longer, 8, 1, out);
-    fwrite(file.bytes + 8, 1, header, out);
-    fputc(' ', out);
-    fwrite(file.bytes + 8 + header, 1, file.size - 8 - header, out);
-    fclose(out);
-    EXPECT(load(&b, path, true, &err) && same_runs(&a, &b), "%s", err.text);
-    st_close(&file);
-    free_run(&a);
-    free_run(&b);
-}
-
 TEST(a_diverged_run_is_not_saved)
 {
     Error err = { "", "" };
