@@ -80,8 +80,9 @@ make_targets()
             echo all
         else
             # shellcheck disable=SC2046
-            grep -ohE '0[1-7]_[a-z_]+|05-6|tool_[a-z_]+|gpu_shim' "$root/tests/$test.sh" \
-                $(grep -oE 'tests/[a-z_]+\.sh' "$root/tests/$test.sh" | sed "s,^,$root/,") | sed -E 's/^0.*/&_cpu/'
+            grep -ohE '0[1-7]_[a-z_]+|05-6|tool_[a-z_]+|gpu_shim|BUILD"?/(say|as_folder)\b' "$root/tests/$test.sh" \
+                $(grep -oE 'tests/[a-z_]+\.sh' "$root/tests/$test.sh" | sed "s,^,$root/,") |
+                sed -E 's/^0.*/&_cpu/; s,^BUILD"?/(.*),\1_cpu,'
         fi
     done | sort -u
 }

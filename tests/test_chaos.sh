@@ -3,10 +3,10 @@
 # must end the ranks in time. A loop restarts dead launchers. The final weights must be those of an undisturbed run.
 #
 #   CHAOS_SEED=4711     the same random numbers: mostly the same faults, at about the same moments
-#   CHAOS_EVENTS=200    number of faults (12) in the four launchers together, or in slurm; about 4 s each. Run the test
+#   CHAOS_EVENTS=200    number of faults (12) in the four launchers together; about 4 s each. Run the test
 #                       through run.sh with enough time:
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
-#   CHAOS_ARENAS="fork launch mpirun hosts"     the launchers to test; or slurm, alone
+#   CHAOS_ARENAS="fork launch mpirun hosts"     the launchers to test
 #
 # In half of the rounds under launch, a shell script is between launch and each rank.
 #
@@ -79,14 +79,14 @@ orphans()
             [ -n "$above" ] || continue 2
             args=$(ps -ww -o args= -p "$above")
         done
-        [[ $args =~ ^($train|$launch|mpirun|.*prterun|slurmstepd:)\  ]] || echo "$pid"
+        [[ $args =~ ^($train|$launch|mpirun|.*prterun)\  ]] || echo "$pid"
     done
 }
 no_orphans() { [ -z "$(orphans)" ]; }
 
 rank_of() # rank_of PID
 {
-    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^\(RANK\|OMPI_COMM_WORLD_RANK\|SLURM_PROCID\)=//p'
+    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^\(RANK\|OMPI_COMM_WORLD_RANK\)=//p'
 }
 
 # --- the loop around the launchers ----------------------------------------------------------------------------------
@@ -96,7 +96,6 @@ command_of() # command_of NAME: sets `words`
     local two=(--nnodes 2 --nproc-per-node 2 --master-addr node1 --master-port 29400)
     case $1 in
     fork) words=("$train" -n 4 "${job[@]}" --save "$TMP/net" --resume auto); return ;;
-    slurm) words=("$SRC/tools/slurm.sh" run srun -N2 --ntasks-per-node=2 --kill-on-bad-exit=1) ;;
     launch) words=("$launch" -n 4 --max-restarts 2 --) ;;
     mpirun) words=(mpirun -np 4) ;;
     node1) words=("$hosts" on node1 "$launch" "${two[@]}" --node-rank 0 --max-restarts 2 --) ;;
@@ -385,12 +384,6 @@ chaos()
             train=$BUILD/03_ddp_fork/train
             arena $forks fork -- "rank KILL" "rank SEGV" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH"
             ;;
-        slurm)
-            train=$BUILD/06_slurm/train
-            job+=(--amp off)
-            margin=14       # to end a stopped rank, Slurm continues it, and kills it 3 s later
-            arena $events slurm -- "rank KILL" "rank SEGV" "rank STOP"
-            ;;
         launch)
             arena $others launch -- \
                 "rank KILL" "rank SEGV" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH" "rank STOP"
@@ -412,11 +405,6 @@ chaos()
 }
 
 if [ -n "${HOSTS_DIR:-}" ]; then
-    chaos
-fi
-if [ "$arenas" = slurm ]; then
-    . "$SRC/tests/slurm/cluster.sh"
-    cluster_up 2 || exit 1
     chaos
 fi
 "$hosts" run 2 bash "$SRC/tests/test_chaos.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the documents with docs.pl, the two READMEs against each other, and numbers that stand in two files. Then
-# docs.pl must find each mistake in a page that this test writes, and nothing else.
+# Checks the documents with docs.pl, and the two READMEs against each other. Then docs.pl must find each mistake in a
+# page that this test writes, and nothing else.
 # shellcheck disable=SC2016  # code in single quotes
 . "$SRC/tests/test.sh"
 type -P perl >/dev/null || { echo "skipped: there is no perl"; exit 77; }
@@ -30,28 +30,6 @@ drift README.zh-CN.md '/^## 快速上手/d'                      # a heading
 drift README.zh-CN.md 's,examples/issues/1074,examples/issues/1047,'
 drift README.zh-CN.md 's/loss 0.032119/loss 0.000033/'       # what a program prints
 
-cat >"$TMP/bars.py" <<'END'
-import re, sys
-sys.path.insert(0, "tools")
-import bench
-
-with open("docs/benchmarks.md", encoding="utf-8") as file:
-    table = re.search("<!-- steps:begin -->\n(.*)<!-- steps:end -->", file.read(), re.S)[1]
-rates = {row: float(rate) for row, rate in re.findall(r"^\| (0[^|]*?) \| (\d+) \|", table, re.M)}
-with open("docs/steps.csv", encoding="utf-8") as file:
-    if file.read() != bench.steps_csv(rates):
-        sys.exit("docs/steps.csv has other numbers")
-with open("docs/steps.svg", encoding="utf-8") as file:
-    drawn = re.findall(">([^<>]+)</text>", file.read())
-for row in bench.steps_csv(rates).splitlines()[1:]:
-    for cell in re.findall('"(.*)",(.*),(.*)', row)[0]:
-        if cell not in (*drawn, "0.00"):
-            sys.exit(f"docs/steps.svg has no {cell}")
-END
-if type -P python3 >/dev/null; then
-    check "docs/steps.csv and docs/steps.svg have the numbers of docs/benchmarks.md" \
-        env -C "$SRC" PYTHONDONTWRITEBYTECODE=1 python3 "$TMP/bars.py"
-fi
 if type -P python3 >/dev/null; then
     check "docs/beyond.md has the numbers that its command prints" diff <(python3 "$SRC/docs/beyond.py") \
         <(sed -n '/<!-- beyond:begin -->/,/<!-- beyond:end -->/{/<!--/!p}' "$SRC/docs/beyond.md")

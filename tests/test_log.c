@@ -3,8 +3,6 @@
 #include "log.h"
 #include "test.h"
 #include <math.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -146,30 +144,6 @@ TEST(a_resumed_run_continues_the_file)
     log_event(log, "b", json_pack("{s:o}", "loss", log_number(NAN)));
     log_free(log);
     EXPECT_EQ_STR(test_read(path), "{\"event\":\"a\"}\n{\"event\":\"b\",\"loss\":null}\n");
-}
-
-static void full_disk(void)
-{
-    setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 1000, 1000 });
-    signal(SIGXFSZ, SIG_IGN);
-    two_epochs();
-}
-
-TEST(metrics_on_a_full_disk)
-{
-    for (int i = 0; i < 2; i++) {
-        metrics = i ? "/dev/full" : test_path("full.jsonl");
-        run(full_disk);
-        EXPECT_EQ_INT(status, 0);
-        EXPECT_HAS(test_said, i ? "/dev/full: write: No space" : "full.jsonl: write: File too large");
-        EXPECT_EQ_INT(test_times(test_said, ": no more metrics are written\nhint: training continues\n"), 1);
-        EXPECT_HAS(test_said, "the end\n");
-    }
-    metrics = test_path("no/such/file");
-    run(two_epochs);
-    EXPECT_EQ_INT(status, EXIT_FAILED);
-    EXPECT_HAS(test_said, "no/such/file: open: No such file or directory\nhint: ");
-    metrics = NULL;
 }
 
 static void ending(void)

@@ -6,15 +6,15 @@
 . "$SRC/tests/test.sh"
 # An epoch has 7 steps, the last one of 4 samples.
 train() { expect 0 "weight hash: " run "$@"; }
-run() { "$BUILD/01_single_gpu/train" --arch "$arch" --data "$data" --train-samples 100 --test-samples 64 -b 16 \
+run() { "$BUILD/01_single_gpu/train" --arch "$arch" --data synthetic --train-samples 100 --test-samples 64 -b 16 \
     --threads 2 -p 1 --seed 3 --epochs 3 --optim "${optim:-sgd}" "$@"; }
 losses() { paste <(field "$1" step epoch) <(field "$1" step step) <(field "$1" step loss); }
 
-resumes() # resumes ARCH DATA STEPS...
+resumes() # resumes ARCH STEPS...
 {
     local whole step
-    arch=$1 data=$2
-    shift 2
+    arch=$1
+    shift
     train --metrics whole.jsonl --save whole.st
     whole=$(hash_of)
     train
@@ -30,12 +30,12 @@ resumes() # resumes ARCH DATA STEPS...
         check "$arch: the last checkpoint" cmp part.st whole.st
     done
 }
-resumes lenet fashion-mnist 3 7 10
-resumes resnet18 synthetic 5 14
-optim=adamw resumes convnet synthetic 3 10
+resumes lenet 3 7 10
+resumes resnet18 5 14
+optim=adamw resumes convnet 3 10
 
 # The learning rate follows the epochs, not the steps.
-arch=lenet data=fashion-mnist
+arch=lenet
 train --save lr.st --epochs 2 --schedule step --milestones 2
 train --save lr.st --resume auto -b 50 --schedule step --milestones 2 --metrics lr.jsonl
 check "the rate after a change of batch size" is "$(field lr.jsonl step lr | sort -u)" 0.001
@@ -49,24 +49,23 @@ for other in --no-shuffle "--train-samples 99"; do
 done
 train --save order.st --resume auto --epochs 2
 train --save order.st --resume auto --no-shuffle
-data=synthetic
 train --save tested.st --max-steps 9
 train --save tested.st --resume auto --test-samples 32
 
-arch=convnet data=fashion-mnist
+arch=convnet
 train
 whole=$(hash_of)
 kills=0
 export -f run
-export arch data
-for wait in 0.1 0.2 0.3 0.4 0.6 0.9 5 60; do
+export arch
+for wait in 0.05 0.1 0.15 0.2 0.3 0.5 60; do
     timeout -s KILL $wait bash -c 'run --save kill.st --resume auto' >output 2>&1 && break
     kills=$((kills + 1))
 done
 check "killed $kills times" is "$(hash_of)" "$whole"
 check "and no temporary file is left" not compgen -G "*tmp"
 
-arch=lenet data=synthetic
+arch=lenet
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
 LD_PRELOAD=$TMP/crash.so RANK=0 CRASH_RANK=0 CRASH_TEXT='"name":"evaluate"' CRASH_DO=KILL \
     expect 137 "== saved" run --epochs 2 --save late.st --trace late.trace

@@ -23,7 +23,7 @@ broken()
     expect 1 "NOT equal on all 2 ranks" timeout 60 ./broken 2
 }
 
-for compiler in cc gcc clang; do
+for compiler in cc clang; do
     type -P $compiler >/dev/null || { echo "there is no $compiler"; continue; }
     expect 0 "" $compiler "${strict[@]}" line.c exchange_fork.c
     fits ./a.out RANKS

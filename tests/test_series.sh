@@ -92,22 +92,16 @@ check "each hunk follows its mark" grep -qzP 'The second,\nin two lines\.\n<!-- 
 make_series
 mkdir docs
 printf '%s\n' '<!-- quote: 02_two/replicas.c /^.. Runs/ /^}/ /return 1/ /return 1/ -->' 'old' '<!-- quote end -->' \
-    '<!-- quote: docs/p.py -->' '<!-- quote end -->' \
     '<!-- quote: 01_one/train.c 02_two/train.c /model_forward/ /replicas_forward/ -->' '<!-- quote end -->' \
     >docs/page.md
-echo 'import os' >docs/p.py
 printf '\n// Runs it.\nint run(void)\n{\n    return 0;\n}\n\nint other(void) { return 1; }\n' >>02_two/replicas.c
 expect 1 "docs/page.md: out of date" readme_diff --check .
 readme_diff . 2>/dev/null
 check "ranges of lines are quoted" grep -qzP \
     '```c\n// Runs it.\nint run\(void\)\n{\n    return 0;\n}\n\nint other\(void\) { return 1; }\n```\n<!-- quote end' \
     docs/page.md
-check "a whole file is quoted" grep -qzP '```python\nimport os\n```\n<!-- quote end' docs/page.md
 check "the lines that change are quoted" grep -qzP \
     '```diff\n-    model_forward\(.*\n\+    replicas_forward\(.*\n```\n<!-- quote end' docs/page.md
-make_series
-spoil '$a\<!-- hunk: 1 -->' 03_three/README.md
-expect 1 "03_three/README.md: train.c: hunk 1 does not exist, or is shown twice" readme_diff --check .
 make_series
 mkdir -p docs/workshop
 printf 'plan  for\nhour  an hour  60  04-7 6\nday  a day  480  01-1 3, 04-7 6\n' >docs/workshop/plan.txt

@@ -150,19 +150,6 @@ TEST(each_thread_has_a_track)
     }
 }
 
-static int ranges_begun, ranges_ended;
-static void range_begin(const char *name) { ranges_begun += strcmp(name, "load") == 0; }
-static void range_end(void) { ranges_ended++; }
-
-TEST(a_profiler_needs_no_timeline)
-{
-    trace_profiler(range_begin, range_end);
-    spans(3);
-    trace_profiler(NULL, NULL);
-    EXPECT_EQ_INT(ranges_begun, 3);
-    EXPECT_EQ_INT(ranges_ended, 3);
-}
-
 enum { WRITERS = 4 };
 static pthread_barrier_t *meeting;      // of all processes
 

@@ -1,11 +1,11 @@
 // crash.c - crashes a rank or its parent at an exact moment. Preloaded (LD_PRELOAD) into a program that forks its
-// ranks, or into a launcher, it watches what one rank writes to its timeline (--trace) and sends to the store, and acts
-// when a text appears there:
+// ranks, or into a launcher, it watches what one rank writes to its timeline (--trace), and acts when a text appears
+// there:
 //
 //   CRASH_RANK=1                    the rank to watch: the second child that was forked, or the process with RANK=1
-//   CRASH_TEXT='"name":"save"'      the text to wait for: a timeline event as it is in the file, or a key of the
-//                                   store; empty: act when this rank is forked
-//   CRASH_AT=3                      act at the third write or send with the text (from 1); default 1
+//   CRASH_TEXT='"name":"save"'      the text to wait for: a timeline event as it is in the file; empty: act when this
+//                                   rank is forked
+//   CRASH_AT=3                      act at the third write with the text (from 1); default 1
 //   CRASH_DO=KILL                   what to do, before the text is written: send a signal (KILL, ...); EXIT0, EXIT7:
 //                                   _exit with 0, 7; HANG: spin in this thread when it next reads the clock
 //                                   (not in the write, since a write may take long); DEAF: the same, and ignore
@@ -21,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -116,10 +115,4 @@ int clock_gettime(clockid_t id, struct timespec *time)
     while (hangs)
         ;
     return REAL(clock_gettime)(id, time);
-}
-
-ssize_t send(int fd, const void *bytes, size_t size, int flags)
-{
-    watch(bytes, size);
-    return REAL(send)(fd, bytes, size, flags);
 }

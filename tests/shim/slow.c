@@ -1,14 +1,12 @@
-// slow.c - simulates a slow file server or disk. Preloaded into a program (LD_PRELOAD), it delays open, read or fsync:
+// slow.c - simulates a slow file server or disk. Preloaded into a program (LD_PRELOAD), it delays read or fsync:
 //
 //   SLOW_PATH=train/    of files whose path contains this text
-//   SLOW_CALL=read      this call: open, read or fsync; not set: none
+//   SLOW_CALL=read      this call: read or fsync; not set: none
 //   SLOW_RANK=1         only in the process with RANK=1; not set: in one without RANK
 //   SLOW_AT=3           only the third such call (from 1); 0: each of them
 //   SLOW_MS=3000        by so many milliseconds
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,15 +46,4 @@ int fsync(int fd)
     int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
     delay_file("fsync", fd);
     return real(fd);
-}
-
-int open(const char *path, int flags, ...)
-{
-    int (*real)(const char *, int, ...) = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open");
-    va_list more;
-    va_start(more, flags);
-    int mode = flags & O_CREAT ? va_arg(more, int) : 0;
-    va_end(more);
-    delay("open", path);
-    return real(path, flags, mode);
 }
