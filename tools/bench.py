@@ -729,31 +729,6 @@ def checkpoint_costs(b):
         return os.path.getsize(f"{folder}/net"), [end - begin for begin, end in saves[:5]]
 
 
-def bench_virtual(b):
-    threads = max(1, CORES // 2)
-
-    def job(ranks, *options):
-        return b.command("05-6", ranks, "--threads", threads, "--amp", "off", *PLAIN, *options)
-
-    jobs = {"real": job(2, "-b", 128), "2 virtual": job(2, "-b", 128, "--virtual-ranks", 2),
-            "8 virtual": job(2, "-b", 32, "--virtual-ranks", 8)}
-    found = in_turns(b.rounds, {name: lambda command=command: b.events([*command, "--max-steps", b.steps(40)])
-                                for name, command in jobs.items()})
-    # The machine's other work changes the rate from round to round, so each round has its own ratio.
-    rates = {name: [rate_of(events) for events in found[name]] for name in found}
-    rows = []
-    for name, what in (("2 virtual", "2 virtual ranks of 128"), ("8 virtual", "8 virtual ranks of 32")):
-        ratio = median(ours / real for ours, real in zip(rates[name], rates["real"]))
-        rows.append((f"2 processes, {what}, against 2 ranks of 128, images/s", f"{median(rates[name]):.0f}",
-                     f"{median(rates['real']):.0f}", f"{ratio:.2f}", ""))
-    sent = [sent_in_a_step(jobs[name]) for name in ("2 virtual", "real")]
-    if None not in sent:
-        rows.append(against("a process sends, MB a step", sent[0] / 2, sent[1] / 2, 1))
-    b.write(heading(b, f"{threads} thread{'s'[:threads > 1]} for each of two processes")
-            + " ResNet-18, 3x32x32, global batch 256, f32; each ratio of rates is the median of the rounds' ratios.",
-            table(COMPARED, rows))
-
-
 # --- the steps side by side -----------------------------------------------------------------------------
 
 STATISTICS = 2 * 4800           # floats: running mean and variance of ResNet-18's channels
@@ -938,7 +913,6 @@ BENCHMARKS = {
     "folder": (bench_folder, 5, "a folder of JPEG files against DataLoader and ImageFolder, without a model"),
     "parallel": (bench_parallel, 3, "two ranks, two devices, all-reduce"),
     "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),
-    "virtual": (bench_virtual, 3, "--virtual-ranks against as many real ranks"),
     "steps": (bench_steps, 3, "all steps with the same job on the same cores"),
     "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: tools/bench.py gpu)"),
 }
