@@ -106,7 +106,7 @@ class Bench:
         self.args, self.build, self.data = args, args.build, args.data
         self.set = f"cifar10:{self.data}" if self.data else "synthetic"
         self.rounds = args.rounds or (1 if args.quick else args.default_rounds)
-        self.env, self.torch_env, self.load = (), (), os.getloadavg()[0]
+        self.load = os.getloadavg()[0]
         self.out = f"{ROOT}/build/bench/{args.name}"
         os.makedirs(self.out, exist_ok=True)
 
@@ -121,7 +121,7 @@ class Bench:
 
     def command(self, step, ranks, *options, name="train"):
         """A step, started as ./ddp run starts it; without a launcher if ranks is 0."""
-        command, options = [*self.env, self.program(f"{step}/{name}")], ["--data", self.set, *options]
+        command, options = [self.program(f"{step}/{name}")], ["--data", self.set, *options]
         if step[:2] == "02":
             return [*command, "--devices", ranks, *options]
         if step[:2] == "03":
@@ -189,7 +189,7 @@ class Torch:
         on_cpu = options.get("device") != "cuda"
         if on_cpu and not find_library("tcmalloc_minimal"):
             sys.exit("bench: tcmalloc is missing: apt install libtcmalloc-minimal4")
-        self.env = (*bench.torch_env, f"LD_PRELOAD={TCMALLOC}") if on_cpu else ()
+        self.env = (f"LD_PRELOAD={TCMALLOC}",) if on_cpu else ()
 
     def ask(self, mode):
         if mode not in self.processes:
@@ -412,7 +412,6 @@ TRAIN_JOBS = (("resnet18", 3, 32, 256, "f32", 5, 30), ("resnet18", 3, 32, 256, "
               ("resnet18", 1, 28, 256, "f32", 5, 30), ("resnet50", 3, 32, 64, "f32", 5, 20),
               ("resnet18", 3, 224, 16, "f32", 1, 8), ("resnet18", 3, 224, 16, "bf16", 1, 8),
               ("resnet50", 3, 224, 8, "f32", 1, 6))
-AVX2_JOBS = (TRAIN_JOBS[0], TRAIN_JOBS[2], TRAIN_JOBS[4])
 
 
 def net_job(b, arch, channels, size, batch, kind, group, steps):
@@ -433,29 +432,13 @@ def net_job(b, arch, channels, size, batch, kind, group, steps):
     return row, torch, {kind: median(found["limit"])}
 
 
-def nets(b, jobs, *more):
-    rows, torches, limits = zip(*(net_job(b, *job) for job in jobs))
+def bench_train(b):
+    rows, torches, limits = zip(*(net_job(b, *job) for job in TRAIN_JOBS))
     b.write(
-        heading(b, f"{CORES} threads", *more, f"PyTorch {torches[0].version}") + " Training steps, images/s.",
+        heading(b, f"{CORES} threads", f"PyTorch {torches[0].version}") + " Training steps, images/s.",
         table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)", "padding"), rows),
         limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}),
         "".join(torch.missing(row[0]) for row, torch in zip(rows, torches)))
-
-
-def bench_train(b):
-    nets(b, TRAIN_JOBS)
-
-
-def bench_avx2(b):
-    """Both sides as on a processor without AVX-512."""
-    b.build = f"{ROOT}/build/haswell"
-    run(["cmake", "-S", ROOT, "-B", b.build, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DDDP_MARCH=haswell",
-         "-DDDP_CUDA=OFF"])
-    run(["cmake", "--build", b.build, "-j", CORES, "--target", "01_single_gpu_cpu"])
-    b.build += "/cpu"
-    b.env = ("env", "DNNL_MAX_CPU_ISA=AVX2")
-    b.torch_env = ("ONEDNN_MAX_CPU_ISA=AVX2", "ATEN_CPU_CAPABILITY=avx2", "MKL_ENABLE_INSTRUCTIONS=AVX2")
-    nets(b, AVX2_JOBS, "limited to AVX2")
 
 
 def bench_epoch(b):
@@ -746,31 +729,6 @@ def checkpoint_costs(b):
         return os.path.getsize(f"{folder}/net"), [end - begin for begin, end in saves[:5]]
 
 
-def bench_virtual(b):
-    threads = max(1, CORES // 2)
-
-    def job(ranks, *options):
-        return b.command("05-6", ranks, "--threads", threads, "--amp", "off", *PLAIN, *options)
-
-    jobs = {"real": job(2, "-b", 128), "2 virtual": job(2, "-b", 128, "--virtual-ranks", 2),
-            "8 virtual": job(2, "-b", 32, "--virtual-ranks", 8)}
-    found = in_turns(b.rounds, {name: lambda command=command: b.events([*command, "--max-steps", b.steps(40)])
-                                for name, command in jobs.items()})
-    # The machine's other work changes the rate from round to round, so each round has its own ratio.
-    rates = {name: [rate_of(events) for events in found[name]] for name in found}
-    rows = []
-    for name, what in (("2 virtual", "2 virtual ranks of 128"), ("8 virtual", "8 virtual ranks of 32")):
-        ratio = median(ours / real for ours, real in zip(rates[name], rates["real"]))
-        rows.append((f"2 processes, {what}, against 2 ranks of 128, images/s", f"{median(rates[name]):.0f}",
-                     f"{median(rates['real']):.0f}", f"{ratio:.2f}", ""))
-    sent = [sent_in_a_step(jobs[name]) for name in ("2 virtual", "real")]
-    if None not in sent:
-        rows.append(against("a process sends, MB a step", sent[0] / 2, sent[1] / 2, 1))
-    b.write(heading(b, f"{threads} thread{'s'[:threads > 1]} for each of two processes")
-            + " ResNet-18, 3x32x32, global batch 256, f32; each ratio of rates is the median of the rounds' ratios.",
-            table(COMPARED, rows))
-
-
 # --- the steps side by side -----------------------------------------------------------------------------
 
 STATISTICS = 2 * 4800           # floats: running mean and variance of ResNet-18's channels
@@ -950,13 +908,11 @@ def bench_gpu(b):
 # name: the function, its rounds, one line for --help
 BENCHMARKS = {
     "train": (bench_train, 3, "training steps of residual networks, images of 32x32 and of 224x224"),
-    "avx2": (bench_avx2, 3, "the same as on a processor without AVX-512"),
     "epoch": (bench_epoch, 3, "one process: epochs with their data, start, memory, waiting for data"),
     "gpt": (bench_gpt, 3, "training steps of language models, in f32 and bf16"),
     "folder": (bench_folder, 5, "a folder of JPEG files against DataLoader and ImageFolder, without a model"),
     "parallel": (bench_parallel, 3, "two ranks, two devices, all-reduce"),
     "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),
-    "virtual": (bench_virtual, 3, "--virtual-ranks against as many real ranks"),
     "steps": (bench_steps, 3, "all steps with the same job on the same cores"),
     "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: tools/bench.py gpu)"),
 }
