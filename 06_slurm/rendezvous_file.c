@@ -1,7 +1,6 @@
 // rendezvous_file.c - rank 0 writes where it listens into a file, and the other ranks read it.
 #include "rendezvous_file.h"
 #include "check.h"
-#include "interrupt.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -9,22 +8,17 @@
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define TITLE "ddp.c rendezvous\n"      // then the run, the token, and rank 0's place
 
 static const char *path;        // of the file
-static char left_at[4096];      // its path, while rank 0's file is there
-static struct stat left;
+static bool written;            // by this process
 
-// Async-signal-safe: it also runs when a signal ends the process.
 void rendezvous_file_remove(void)
 {
-    struct stat there;
-    if (left_at[0] && lstat(left_at, &there) == 0 && there.st_ino == left.st_ino)
-        unlink(left_at);
-    left_at[0] = '\0';
+    if (written)
+        unlink(path);
 }
 
 // False: this run's file cannot be read yet, for the reason in err.
@@ -48,21 +42,18 @@ static bool read_file(StoreConfig *c, Error *err)
 static void write_file(const StoreConfig *c)
 {
     Error err;
+    char temporary[4096];
     StoreConfig old = *c;
     bool in_use = read_file(&old, &err) && tcp_connect(&old.place, 2, &err) >= 0;
     CHECK(!in_use, "choose another path", "another run is meeting through %s", path);
-    snprintf(left_at, sizeof left_at, "%.4000s.XXXXXX", path);
-    int file = mkostemp(left_at, O_CLOEXEC);        // makes it 0600
-    bool good = file >= 0 && fstat(file, &left) == 0;
-    interrupt_install(false);
-    check_on_exit(rendezvous_file_remove);
-    good = good && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token, c->place.address,
-                           c->place.port) > 0;
-    good = good && fsync(file) == 0 && rename(left_at, path) == 0;
-    CHECK(good, "--rendezvous needs a file in a directory that exists, is writable, and is on a "
+    snprintf(temporary, sizeof temporary, "%.4000s.XXXXXX", path);
+    int file = mkostemp(temporary, O_CLOEXEC);      // makes it 0600
+    written = file >= 0 && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token,
+                                   c->place.address, c->place.port) > 0 &&
+              fsync(file) == 0 && rename(temporary, path) == 0;
+    CHECK(written, "--rendezvous needs a file in a directory that exists, is writable, and is on a "
           "disk that all machines see", "cannot write %s: %s", path, strerror(errno));
     close(file);
-    left_at[strlen(path)] = '\0';       // the file's name is now `path`
 }
 
 // An NFS client may remember for a minute that a file did not exist. When a program opens the

@@ -6,7 +6,7 @@
 //
 // The file names its run: ranks ignore another run's file, and the next run's rank 0 replaces it.
 // All runs of `launch` have the same name: so rank 0 ends if another listens at the address in the
-// file. The file's mode is 0600. If SIGKILL ends rank 0 before all are there, the file remains.
+// file. The file's mode is 0600. If rank 0 ends before all are there, the file remains.
 // After a restart ranks may read this old file, whose address does not answer. So each attempt to
 // join reads the file again, until the new rank 0 has replaced it.
 #pragma once
@@ -15,7 +15,6 @@
 
 // Call it if config->meet is given, with the store's rank and run. Rank 0 binds its socket and
 // writes the file, in one rename, so that no rank reads half of it. The others look for it in
-// store_join. Ends the program if `meet` is not file:PATH, if the file cannot be written, or if it
-// would replace a file of a different kind.
+// store_join. Ends the program if `meet` is not file:PATH, or if the file cannot be written.
 void rendezvous_file(const RendezvousConfig *config, bool one_host, StoreConfig *store);
-void rendezvous_file_remove(void);      // unless another run has replaced it, or there is none
+void rendezvous_file_remove(void);      // if this process has written it

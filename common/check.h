@@ -55,12 +55,8 @@ void check_set_rank(int rank, int ranks);
 int own_rank(void);
 int rank_count(void);
 
-// leave_at_once first calls clean_up; exit() does not. clean_up must be async-signal-safe; a later
-// one replaces it.
-void check_on_exit(void (*clean_up)(void));
-
-// Cleans up and ends the process, whatever its other threads are doing: exit() would run the
-// destructors of libraries that they still use. Async-signal-safe.
+// Ends the process, whatever its other threads are doing: exit() would run the destructors of
+// libraries that they still use. Async-signal-safe.
 void leave_at_once(int status) __attribute__((noreturn));
 // From now on, this process ends with `status`, whatever ends it first (except KILL).
 void leave_only_with(int status);

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 static int this_rank, all_ranks = 1;
-static void (*_Atomic exit_clean_up)(void);
 static atomic_int decided;     // the status with which this process will end, or 0
 
 bool error_set(Error *err, const char *hint, const char *format, ...)
@@ -71,19 +70,11 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
     va_end(args);
 }
 
-void check_on_exit(void (*clean_up)(void))
-{
-    atomic_store(&exit_clean_up, clean_up);
-}
-
 // Also called by signal handlers. The newline ends a progress line, so that the shell's prompt
 // starts on a new line.
 void leave_at_once(int status)
 {
     status = decided ? decided : status;
-    void (*clean_up)(void) = atomic_exchange(&exit_clean_up, NULL);
-    if (clean_up)
-        clean_up();
     ssize_t written = status > 128 && isatty(STDOUT_FILENO) ? write(STDOUT_FILENO, "\n", 1) : 0;
     (void)written;              // stdout may be closed
     _exit(status);

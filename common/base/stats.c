@@ -31,14 +31,10 @@ void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
 {
     if (own_rank() > 0)
         leave_to_rank_0();
-    if (fixed)
-        fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
-                "choose a smaller --loss-scale, or leave the option out: then the scale adapts",
-                "gradients of some rank are not finite with a loss scale of %g, in epoch %lld, at "
-                "or before step %lld; nothing has been saved since", scale, (long long)epoch,
-                (long long)step);
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
-            "a smaller --lr or a --warmup may help, or --amp bf16",
-            "gradients of some rank are still not finite, though the loss scale has fallen to %g, "
-            "in epoch %lld, at or before step %lld", scale, (long long)epoch, (long long)step);
+            fixed ? "choose a smaller --loss-scale, or leave the option out: then the scale adapts"
+                  : "a smaller --lr or a --warmup may help, or --amp bf16",
+            "gradients of some rank are not finite with a loss scale of %g%s, in epoch %lld, at or "
+            "before step %lld", scale, fixed ? "" : ", to which it has fallen", (long long)epoch,
+            (long long)step);
 }
