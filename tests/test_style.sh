@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks what CONTRIBUTING.md promises of C and shell files (columns, no tabs, and no warnings of ShellCheck where
 # that is installed). Also checks that CITATION.cff and CHANGELOG.md have the version of CMakeLists.txt.
-# ctest: TIMEOUT 400
+# ctest: PROCESSORS 2 TIMEOUT 400
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 cd "$SRC" || exit 1
@@ -38,7 +38,8 @@ printf 'a\n%0101d\n\tb\n' 0 >"$TMP/long"
 check "a long line and a tab are noticed" test "$(fits 100 "$TMP/long" | grep -cE 'long:(2: 101 columns|3: a tab)')" = 2
 
 if type -P shellcheck >/dev/null; then
-    check "shellcheck has nothing to warn about" shellcheck -x --severity=warning -f gcc "${scripts[@]}"
+    lint() { printf '%s\n' "${scripts[@]}" | xargs -n 8 -P "$(nproc)" shellcheck -x --severity=warning -f gcc; }
+    check "shellcheck has nothing to warn about" lint
     cat "$TMP/checked"
 else
     echo "no shellcheck: ./ddp setup"
