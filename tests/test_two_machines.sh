@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Imitates three different machines: rank 1 has its own clone and build, and oneDNN uses only AVX2 there, and only SSE4.1
-# on rank 2. The ranks accept each other, have the losses of equal machines up to rounding, and end with equal weights.
+# Imitates three different machines: rank 1 has its own clone and build, and oneDNN uses only AVX2 there; on rank 2 only
+# SSE4.1. The ranks accept each other, have the losses of equal machines up to rounding, and end with equal weights.
 # ctest: PROCESSORS all TIMEOUT 600 LABELS slow
 . "$SRC/tests/test.sh"
 step=05_ddp_amp
