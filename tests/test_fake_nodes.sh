@@ -4,7 +4,7 @@
 # computes little takes a GPU a microsecond or two. That revision had two messages for ResNet-18, so there is one here.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/fake.sh"
-export FAKE_NODES=1
+export FAKE_PRINT=1
 
 # nodes WANTED STEP [OPTIONS]: a run's largest recording has at most WANTED + 2 nodes.
 nodes()

@@ -70,17 +70,17 @@ check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
 
 # The user's variables win.
 ranks() { "$(step 03_ddp_fork)" -n 2 "${two[@]}" "$@"; }
-FAKE_NCCL_VERSION=23007 NCCL_MULTI_RANK_GPU_ENABLE=0 expect 1 "ranks 0 and 1 have the same GPU" ranks
-FAKE_NCCL_VERSION=22809 NCCL_HOSTID=one expect 1 "ranks 0 and 1 have the same GPU" ranks
+FAKE_NCCL_VERSION=23007 NCCL_MULTI_RANK_GPU_ENABLE=0 expect 1 "rank 1 has the same GPU as rank 0" ranks
+FAKE_NCCL_VERSION=22809 NCCL_HOSTID=one expect 1 "rank 1 has the same GPU as rank 0" ranks
 FAKE_NCCL_VERSION=22809 NCCL_NET=IB expect 99 "NCCL would connect them by InfiniBand" ranks
 NCCL_NVLS_ENABLE=1 expect 99 "NCCL may use NVLink SHARP" ranks
 
-FAKE_FAILURE=exclusive expect 1 "hint: in exclusive mode a GPU serves one process" ranks
-FAKE_FAILURE=context expect 1 "fewer ranks on this GPU (-n), need less memory" ranks
-FAKE_FAILURE=nccl expect 1 "hint: is the GPU's memory full?" ranks
+FAKE_FAIL="cudaSetDevice 46" expect 1 "hint: in exclusive mode a GPU serves one process" ranks
+FAKE_FAIL="cudaSetDevice 2" expect 1 "fewer ranks on this GPU (-n), need less memory" ranks
+FAKE_FAIL="ncclCommInitRank 1" expect 1 "hint: is the GPU's memory full?" ranks
 
 # Where ranks take turns, cuDNN's engines are not timed, as with --deterministic.
-convolutions() { FAKE_GPUS=$1 FAKE_PRINT_OPS=1 ranks --max-steps 1 "${@:2}" 2>&1 | grep -c convolution; }
+convolutions() { FAKE_GPUS=$1 FAKE_PRINT=1 ranks --max-steps 1 "${@:2}" 2>&1 | grep -c convolution; }
 fixed=$(convolutions 1 --deterministic)
 check "no engine is timed" is "$(convolutions 1)" "$fixed"
 check "they are timed on GPUs of their own" test "$(convolutions 2)" -gt "$fixed"

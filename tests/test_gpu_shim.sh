@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# exercises/gpu: CUDA and NCCL without a GPU, used by gpu_shim.c with one to three ranks. Mistakes end the run with a
-# sentence that names them. Where NVIDIA's headers are, gpu_shim.c and the finished exercises compile with them.
+# The mock of the exercises (fake_cuda/exercises.c), used by gpu_shim.c with one to three ranks. Mistakes end the run
+# with a sentence that names them: two are here, the others in the checks of gpu-1 to gpu-4. Where NVIDIA's headers are,
+# gpu_shim.c and the finished exercises compile with them.
 # ctest: TIMEOUT 120 SANITIZERS asan tsan LABELS deadlines
 # shellcheck disable=SC2317  # expect calls the functions
 . "$SRC/tests/test.sh"
@@ -28,8 +29,8 @@ ranks()
     return $status
 }
 
-check "it exports only names of CUDA, NCCL and the shim" \
-    not grep -vE '^(cuda|nccl|shim|_Z|__)' <(nm -D --defined-only "$library" | awk '$2 !~ /[WV]/ { print $3 }')
+check "it exports only names of CUDA, NCCL and the mock" \
+    not grep -vE '^(cuda|nccl|fake_|_Z|__)' <(nm -D --defined-only "$library" | awk '$2 !~ /[WV]/ { print $3 }')
 expect 0 "" build_program
 for n in 1 2 3; do
     expect 0 "rank $((n - 1)) of $n: good" ranks $n all
@@ -37,15 +38,9 @@ done
 expect 0 "" ranks 2 no_destroy
 export GPU_TIMEOUT=2
 [ -z "$sanitizers" ] || GPU_TIMEOUT=8
-expect 1 "rank 2 of 3 (" ranks 3 ring
-check "the message says for whom rank 1 waits" \
-    grep -q 'rank 1 of 3 .*, in send of 4 (NCCL 1: 1 > 2); ' "$TMP/output"
-expect 1 "rank 0 is in all_reduce of 4 (NCCL 1), in ncclAllReduce, rank 1 in broadcast of 4 (NCCL 1), in \
-ncclBroadcast" ranks 2 other_call
+expect 1 "rank 0 is in ncclAllReduce of 4, rank 1 in ncclBroadcast of 4" ranks 2 other_call
 expect 1 "rank 0 sends 4 values to rank 1, which receives 16" ranks 2 counts
-expect 1 "cudaSetDevice(1): the memory or streams that this rank has already made are on GPU 0" ranks 2 late_gpu
 expect 1 "rank 0 gives up" ranks 2 abort
-expect 1 "rank 1 has the same GPU as another rank: GPU 0" ranks 2 one_gpu
 [ -z "$sanitizers" ] || test_done
 
 include=$(found NCCL_INCLUDE_DIR) cuda=$(found CUDA_cudart_LIBRARY) nccl=$(found NCCL_LIBRARY)

@@ -11,6 +11,7 @@
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,35 +58,49 @@ typedef struct Trial {
 
 enum { TRIAL_RUNS = 5 };
 
-// Returns the milliseconds of one run. Runs are recorded (device.h), as steps usually are.
+// Records TRIAL_RUNS runs (device.h), as steps usually are recorded. False: the engine fails.
+static bool record_plan(const ConvPlan *plan, const Trial *t, void *workspace,
+                        cudaGraphExec_t *runs)
+{
+    cudaStream_t stream = t->lane->stream->handle;
+    cudaGraph_t graph = NULL;
+    bool works = true;
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < TRIAL_RUNS; i++)
+        works = works && conv_plan_try(plan, t->lane->cudnn, t->x, t->w, t->y, workspace);
+    works = cudaStreamEndCapture(stream, &graph) == cudaSuccess && works;
+    works = works && cudaGraphInstantiateWithFlags(runs, graph, 0) == cudaSuccess;
+    if (graph)
+        CUDA(cudaGraphDestroy(graph));
+    return works;
+}
+
+// Returns the milliseconds of one run; infinite if the engine fails, or its memory is not there.
 static float time_plan(const ConvPlan *plan, void *arg)
 {
     const Trial *t = arg;
     cudaStream_t stream = t->lane->stream->handle;
-    void *workspace = device_alloc(t->lane->stream->device, (size_t)plan->workspace);
-    cudaGraph_t graph;
+    void *workspace = NULL;
     cudaGraphExec_t runs;
     cudaEvent_t begin, end;
-    float ms = 0;
-    CUDA(cudaEventCreateWithFlags(&begin, cudaEventDefault));
-    CUDA(cudaEventCreateWithFlags(&end, cudaEventDefault));
-    conv_plan_run(plan, t->lane->cudnn, t->x, t->w, t->y, workspace);   // loads its kernels
-    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < TRIAL_RUNS; i++)
-        conv_plan_run(plan, t->lane->cudnn, t->x, t->w, t->y, workspace);
-    CUDA(cudaStreamEndCapture(stream, &graph));
-    CUDA(cudaGraphInstantiateWithFlags(&runs, graph, 0));
-    CUDA(cudaGraphLaunch(runs, stream));                                // warms the caches
-    CUDA(cudaEventRecord(begin, stream));
-    CUDA(cudaGraphLaunch(runs, stream));
-    CUDA(cudaEventRecord(end, stream));
-    CUDA(cudaEventSynchronize(end));
-    CUDA(cudaEventElapsedTime(&ms, begin, end));
-    CUDA(cudaGraphExecDestroy(runs));
-    CUDA(cudaGraphDestroy(graph));
-    CUDA(cudaEventDestroy(end));
-    CUDA(cudaEventDestroy(begin));
-    device_free(t->lane->stream->device, workspace);
+    float ms = INFINITY;
+    if (cudaMalloc(&workspace, plan->workspace > 0 ? (size_t)plan->workspace : 1) == cudaSuccess &&
+        conv_plan_try(plan, t->lane->cudnn, t->x, t->w, t->y, workspace) && // loads its kernels
+        record_plan(plan, t, workspace, &runs)) {
+        CUDA(cudaEventCreateWithFlags(&begin, cudaEventDefault));
+        CUDA(cudaEventCreateWithFlags(&end, cudaEventDefault));
+        CUDA(cudaGraphLaunch(runs, stream));                                // warms the caches
+        CUDA(cudaEventRecord(begin, stream));
+        CUDA(cudaGraphLaunch(runs, stream));
+        CUDA(cudaEventRecord(end, stream));
+        CUDA(cudaEventSynchronize(end));
+        CUDA(cudaEventElapsedTime(&ms, begin, end));
+        CUDA(cudaGraphExecDestroy(runs));
+        CUDA(cudaEventDestroy(end));
+        CUDA(cudaEventDestroy(begin));
+    }
+    (void)cudaGetLastError();   // of an engine that has lost
+    CUDA(cudaFree(workspace));
     return ms / TRIAL_RUNS;
 }
 

@@ -40,7 +40,7 @@ typedef struct PlanRules {
     cudnnHandle_t handle;               // of the device that will run the plan; or NULL,
     cudnnBackendDescriptor_t profile;   // and this describes the device
     bool tf32, deterministic;           // as in OpsConfig
-    float (*time)(const ConvPlan *plan, void *arg); // returns ms; or NULL: see conv_plan_new
+    float (*time)(const ConvPlan *plan, void *arg); // returns ms, infinite if it fails; or NULL
     void *time_arg;
 } PlanRules;
 
@@ -52,4 +52,7 @@ void conv_plan_free(ConvPlan *plan);
 
 // Reads two of x, w and y and writes the third, on handle's stream.
 void conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
+                   void *workspace);
+// The same; false if the engine fails, as some do on some GPUs.
+bool conv_plan_try(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
                    void *workspace);

@@ -1,5 +1,6 @@
 // cuda_runtime_api.h - as much of CUDA's runtime as a C program needs to use NCCL. Written from NVIDIA's documentation:
-// names, arguments, values and rules are CUDA's. shim.h describes the library that implements it without a GPU.
+// names, arguments, values and rules are CUDA's. Without a GPU, the library that tests/fake_cuda/exercises.c describes
+// takes its place.
 #pragma once
 #include <stddef.h>
 

@@ -23,8 +23,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
 ncclResult_t ncclCommDestroy(ncclComm_t comm);      // all ranks call it, after their streams' work is done
 // Whether NCCL's own threads noticed an error. Without a GPU an error ends the run, so there never is one.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error);
-// Frees the communicator without waiting for other ranks. On a GPU its calls stop waiting. Here they wait until the
-// program ends, so after this call, end it.
+// Ends the communicator without waiting for other ranks. Its calls stop waiting, and have no result.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommCount(ncclComm_t comm, int *ranks);
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank);

@@ -1,8 +1,9 @@
-// runtime.c - the CUDA runtime of fake.h: devices, memory, streams, events and graphs.
+// runtime.c - the CUDA runtime of fake.h: devices, memory, streams and events, as far as the header of exercises/gpu
+// declares them, and the replay of graphs. steps.c has the rest.
 //
 // One lock guards the queues and the allocations, and one condition variable signals the queues' changes.
 // Streams and graphs are never freed.
-#include "fake.h"
+#include "streams.h"
 
 #include <malloc.h>
 #include <stdarg.h>
@@ -14,79 +15,41 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_AFTER = 64, MAX_GPUS = 64, MAX_HELD = 8, MAX_FORKS = 64 };
+enum { MAX_GPUS = 64 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static _Thread_local int current = -1;          // this thread's device; -1: it has set none
-static _Thread_local cudaError_t last_error;
-static _Thread_local bool captures;
+static _Thread_local bool in_host_call;
+static cudaStream_t streams, defaults[MAX_GPUS];
+static Block *blocks;
+_Thread_local cudaError_t fake_last_error;
+_Thread_local bool fake_captures;
 
-typedef struct Work {
-    const char *name;
-    void (*fn)(void *arg);
-    void *arg;
-    Range *ranges;
-    int count;
-} Work;
-
-typedef struct After {
-    int count, nodes[MAX_AFTER];
-} After;
-
-typedef struct Node {
-    Work work;
-    After after;
-} Node;
-
-typedef struct Graph {
-    Node *nodes;
-    int count, users;                           // users: the graph itself, and its executable graphs
-    pthread_t owner;
-    cudaStream_t origin, forks[MAX_FORKS];
-    int fork_count;
-    bool ended;
-    int *held[MAX_HELD], held_count;
-} Graph;
-
-// In a stream's queue: work, a graph, or a wait until the stream `other` has done `until` ops.
-typedef struct Op {
-    struct Op *next;
-    Work work;
-    Graph *graph;
-    cudaStream_t other;
-    uint64_t until;
-    int64_t asked;                              // when it was queued (ns)
-} Op;
-
-struct CUstream_st {
-    cudaStream_t next;
-    int device, number;
-    Op *first, **end;
-    uint64_t asked, done;                       // number of ops
-    bool destroyed;
-    Graph *graph;                               // under capture, or NULL
-    After after;                                // in the capture: the stream's last nodes
-};
-
-struct CUevent_st {
-    bool recorded;
-    cudaStream_t stream;
-    uint64_t until;                             // the event comes after so many ops of the stream
-    Graph *graph;                               // or, in a capture, after these nodes
-    After after;
-};
-
-static cudaStream_t streams;
+static void print_line(const char *format, va_list args)
+{
+    char text[1000];
+    vsnprintf(text, sizeof text, format, args);
+    fprintf(stderr, "%s: %s\n", fake_name, text);
+}
 
 void fake_die(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    fprintf(stderr, "fake: ");
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    print_line(format, args);
     _exit(99);
+}
+
+int fake_refuse(int error, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_line(format, args);
+    va_end(args);
+    if (fake_strict)
+        _exit(99);
+    return error;
 }
 
 int fake_setting(const char *name, int without)
@@ -95,15 +58,16 @@ int fake_setting(const char *name, int without)
     return text ? atoi(text) : without;
 }
 
-bool fake_fails(const char *how)
+int fake_status(const char *function)
 {
-    const char *text = getenv("FAKE_FAILURE");
-    return text && strcmp(text, how) == 0;
+    const char *text = getenv("FAKE_FAIL");
+    size_t length = strlen(function);
+    return text && strncmp(text, function, length) == 0 && text[length] == ' ' ? atoi(text + length) : 0;
 }
 
 void fake_not_in_capture(const char *name)
 {
-    if (captures)
+    if (fake_captures)
         fake_die("%s in a thread that captures", name);
 }
 
@@ -124,45 +88,48 @@ static void *copy_of(const void *p, size_t bytes)
 
 static int gpus(void) { return fake_setting("FAKE_GPUS", 1); }
 
-void fake_load(void) { usleep(1000 * (useconds_t)fake_setting("FAKE_LOAD", 0)); }
-
 // The first process that uses CUDA owns it: children that it forks must not use it.
-static void touch(const char *name)
+void fake_touch(const char *name)
 {
     static pid_t user;
     if (user && user != getpid())
         fake_die("%s: CUDA was used before the fork", name);
-    if (!user)
-        fake_load();
+    if (in_host_call)
+        fake_die("%s: a host function (cudaLaunchHostFunc) must not call CUDA or NCCL", name);
     user = getpid();
+    fake_beat();
 }
 
 static void need_device(const char *name)
 {
-    touch(name);
-    if (current < 0)
+    fake_touch(name);
+    if (current < 0 && fake_strict)
         fake_die("%s: this thread has set no device", name);
+    current = current < 0 ? 0 : current;
 }
 
-static cudaError_t failed(cudaError_t status) { return last_error = status; }
+cudaError_t fake_failed(cudaError_t status) { return fake_last_error = status; }
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    cudaError_t status = (cudaError_t)fake_setting("FAKE_COUNT", cudaSuccess);
-    touch("cudaGetDeviceCount");
+    cudaError_t status = (cudaError_t)fake_status("cudaGetDeviceCount");
+    fake_touch("cudaGetDeviceCount");
     *count = status == cudaSuccess ? gpus() : 0;
-    return status == cudaSuccess ? cudaSuccess : failed(status);
+    return status == cudaSuccess ? cudaSuccess : fake_failed(status);
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    touch("cudaSetDevice");
+    cudaError_t status = (cudaError_t)fake_status("cudaSetDevice");
+    fake_touch("cudaSetDevice");
+    if (status)
+        return fake_failed(status);
     if (device < 0 || device >= gpus())
-        return failed(cudaErrorInvalidDevice);
-    if (fake_fails("exclusive"))
-        return failed(cudaErrorDevicesUnavailable);
-    if (fake_fails("context"))
-        return failed(cudaErrorMemoryAllocation);
+        return fake_failed(fake_refuse(cudaErrorInvalidDevice, "cudaSetDevice(%d): this machine's GPUs are 0 to %d",
+                                       device, gpus() - 1));
+    if (!fake_strict && device != (current < 0 ? 0 : current) && (blocks || streams))
+        return fake_refuse(cudaErrorInvalidDevice, "cudaSetDevice(%d): the memory or streams that this rank has "
+                           "already made are on GPU %d. Call it before them", device, current < 0 ? 0 : current);
     current = device;
     return cudaSuccess;
 }
@@ -174,123 +141,75 @@ cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device)
-{
-    touch("cudaGetDeviceProperties");
-    memset(about, 0, sizeof *about);
-    snprintf(about->name, sizeof about->name, "Fake GPU");
-    about->uuid.bytes[0] = (char)device;
-    about->major = fake_setting("FAKE_MAJOR", 9);
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
-{
-    *can = device != peer;
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
-{
-    static bool enabled[MAX_GPUS][MAX_GPUS];
-    need_device("cudaDeviceEnablePeerAccess");
-    if (fake_fails("peers"))
-        fake_die("cudaDeviceEnablePeerAccess: direct copies would be damaged");
-    if (peer == current || enabled[current][peer])
-        return failed(cudaErrorPeerAccessAlreadyEnabled);
-    enabled[current][peer] = true;
-    return cudaSuccess;
-}
-
-cudaError_t cudaDriverGetVersion(int *version)
-{
-    *version = fake_setting("FAKE_DRIVER", CUDART_VERSION);
-    return cudaSuccess;
-}
-
-cudaError_t cudaRuntimeGetVersion(int *version)
-{
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
-{
-    *left = *all = (size_t)1 << 37;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetLastError(void)
-{
-    cudaError_t status = last_error;
-    last_error = cudaSuccess;
-    return status;
-}
-
-const char *cudaGetErrorName(cudaError_t status)
+const char *cudaGetErrorString(cudaError_t status)
 {
     static _Thread_local char text[32];
-    snprintf(text, sizeof text, "cudaError %d", (int)status);
-    return text;
+    switch (status) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorNotReady: return "device not ready";
+    default: snprintf(text, sizeof text, "cudaError %d", (int)status); return text;
+    }
 }
-
-const char *cudaGetErrorString(cudaError_t status) { return cudaGetErrorName(status); }
 
 // --- memory --------------------------------------------------------------------------------------
 
-typedef enum Kind { PAGEABLE, DEVICE, PINNED } Kind;
-
-static Block *blocks;
+typedef enum Kind { PAGEABLE, DEVICE, PINNED, TOO_SHORT } Kind;
 
 static Kind kind_of(const void *p, size_t bytes)
 {
     const char *at = p;
-    for (const Block *b = blocks; b; b = b->next) {
-        if (at < b->p || at >= b->p + b->bytes)
-            continue;
-        if (at + bytes > b->p + b->bytes)
-            fake_die("%zu bytes at %p: only %zu are there", bytes, p,
-                     (size_t)(b->p + b->bytes - at));
-        return (Kind)b->kind;
-    }
-    return PAGEABLE;
+    Kind kind = fake_in_arena(p) ? TOO_SHORT : PAGEABLE;
+    pthread_mutex_lock(&lock);
+    for (const Block *b = blocks; b; b = b->next)
+        if (at >= b->p && at < b->p + b->bytes) {
+            kind = at + bytes > b->p + b->bytes ? TOO_SHORT : (Kind)b->kind;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    return kind;
 }
 
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *about, const void *p)
+bool fake_pageable(const void *p) { return kind_of(p, 0) == PAGEABLE; }
+
+bool fake_memory(const void *p, size_t bytes)
 {
-    pthread_mutex_lock(&lock);
-    Kind kind = kind_of(p, 0);
-    pthread_mutex_unlock(&lock);
-    about->type = kind == DEVICE   ? cudaMemoryTypeDevice
-                  : kind == PINNED ? cudaMemoryTypeHost
-                                   : cudaMemoryTypeUnregistered;
-    return cudaSuccess;
+    Kind kind = kind_of(p, bytes);
+    return kind == DEVICE || (kind == PINNED && !fake_strict);
 }
 
 char *fake_arena;
+ptrdiff_t fake_shift;
 static char *arena_end;
 Block **fake_pages;
 
-static void *map(size_t bytes)
+static void *map(size_t bytes, int access)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         fake_die("cannot reserve addresses for device memory");
     return p;
 }
 
+// Kernels that run on the host need the memory where the program thinks it is. Without them, nothing is there.
 static char *arena_take(size_t bytes)
 {
+    size_t all = (size_t)FAKE_PAGE * FAKE_PAGES;
     if (!fake_arena) {
         mallopt(M_MMAP_THRESHOLD, 32 << 20);    // reuse freed memory, to save page faults
         mallopt(M_TRIM_THRESHOLD, 1 << 30);
-        fake_arena = arena_end = map((size_t)FAKE_PAGE * FAKE_PAGES);
-        fake_pages = map(FAKE_PAGES * sizeof *fake_pages);
+        fake_pages = map(FAKE_PAGES * sizeof *fake_pages, PROT_READ | PROT_WRITE);
+        fake_arena = arena_end = map(all, PROT_NONE);
+        fake_shift = fake_strict ? 0 : (char *)map(all, PROT_NONE) - fake_arena;
     }
     char *p = arena_end;
     arena_end += (bytes / FAKE_PAGE + 2) * FAKE_PAGE;
-    if (arena_end > fake_arena + (size_t)FAKE_PAGE * FAKE_PAGES)
+    if (arena_end > fake_arena + all)
         fake_die("no addresses are left for device memory");
+    if (mprotect(p + fake_shift, bytes + 1, PROT_READ | PROT_WRITE) != 0)
+        fake_die("cannot make device memory");
     return p;
 }
 
@@ -302,24 +221,23 @@ static void arena_mark(const Block *where, Block *block)
 
 static void check_ranges(const char *name, const Range *ranges, int count)
 {
-    pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++)
-        if (ranges[i].p && ranges[i].bytes && kind_of(ranges[i].p, ranges[i].bytes) != DEVICE)
-            fake_die("%s: range %d, %zu bytes at %p, is not device memory", name, i,
-                     ranges[i].bytes, ranges[i].p);
-    pthread_mutex_unlock(&lock);
+        if (ranges[i].p && ranges[i].bytes && !fake_memory(ranges[i].p, ranges[i].bytes))
+            fake_die("%s: range %d, %zu bytes at %p, is not device memory", name, i, ranges[i].bytes, ranges[i].p);
 }
 
+// Fills the memory with NaN (integers: -1), so that a program that does not set it is seldom right by luck.
 static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
 {
+    cudaError_t status = (cudaError_t)fake_status(name);
     fake_not_in_capture(name);
     need_device(name);
-    if (fake_fails("memory") && bytes > 1 << 20)
-        return failed(cudaErrorMemoryAllocation);
+    if (status)
+        return fake_failed(status);
     Block *block = malloc(sizeof *block);
     pthread_mutex_lock(&lock);
-    *p = kind == DEVICE ? arena_take(bytes) : malloc(bytes);
-    memset(*p, 0xA5, bytes);
+    *p = kind == DEVICE ? arena_take(bytes) : malloc(bytes + 1);
+    memset(fake_at(*p), 0xFF, bytes);
     *block = (Block){ blocks, *p, bytes, kind };
     blocks = block;
     if (kind == DEVICE)
@@ -328,41 +246,50 @@ static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
     return cudaSuccess;
 }
 
-static cudaError_t release(void *p, Kind kind, const char *name)
+static void wait_for_all(void)
 {
-    fake_not_in_capture(name);
     pthread_mutex_lock(&lock);
     for (cudaStream_t s = streams; s; s = s->next)
         while (s->device == current && s->done < s->asked)
             pthread_cond_wait(&news, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+static cudaError_t release(void *p, Kind kind, const char *name)
+{
+    fake_not_in_capture(name);
+    need_device(name);
+    wait_for_all();
+    if (!p)
+        return cudaSuccess;
+    pthread_mutex_lock(&lock);
     Block **link = &blocks;
-    while (*link && (*link)->p != p)
+    while (*link && ((*link)->p != p || (*link)->kind != (int)kind))
         link = &(*link)->next;
     Block *block = *link;
-    if (!block || block->kind != (int)kind)
-        fake_die("%s(%p): not the address of an allocation of this kind", name, p);
-    *link = block->next;
+    if (block)
+        *link = block->next;
+    pthread_mutex_unlock(&lock);
+    if (!block)
+        return fake_refuse(cudaErrorInvalidValue, "%s: not allocated, or already freed", name);
     if (kind == DEVICE) {
         arena_mark(block, NULL);
-        madvise(block->p, block->bytes / FAKE_PAGE * FAKE_PAGE, MADV_DONTNEED);
+        madvise((char *)p + fake_shift, block->bytes + 1, MADV_DONTNEED);
+        mprotect((char *)p + fake_shift, block->bytes + 1, PROT_NONE);
     } else {
-        memset(block->p, 0x5A, block->bytes);
-        free(block->p);
+        memset(p, 0x5A, block->bytes);
+        free(p);
     }
-    pthread_mutex_unlock(&lock);
     free(block);
     return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void **p, size_t bytes) { return allocate(p, bytes, DEVICE, "cudaMalloc"); }
+cudaError_t cudaMallocHost(void **p, size_t bytes) { return allocate(p, bytes, PINNED, "cudaMallocHost"); }
 cudaError_t cudaFree(void *p) { return release(p, DEVICE, "cudaFree"); }
 cudaError_t cudaFreeHost(void *p) { return release(p, PINNED, "cudaFreeHost"); }
-cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
-{
-    return allocate(p, bytes, PINNED, "cudaHostAlloc");
-}
 
-// --- streams -------------------------------------------------------------------------------------
+// --- the threads of streams ----------------------------------------------------------------------
 
 static void work_run(const Work *work)
 {
@@ -411,12 +338,8 @@ static void op_run(Op *op, unsigned *seed)
         pthread_cond_wait(&news, &lock);
     pthread_mutex_unlock(&lock);
     delay(op, seed);
-    static atomic_int ops;
-    int number = atomic_fetch_add(&ops, 1) + 1;
-    if (getenv("FAKE_PRINT_OPS"))
-        fprintf(stderr, "op %d %s\n", number, op->graph ? "graph" : op->work.name ? op->work.name : "?");
-    if (number == fake_setting("FAKE_SLOW_OP", 0))
-        sleep((unsigned)fake_setting("FAKE_SLOW_S", 8));
+    if (getenv("FAKE_PRINT"))
+        fprintf(stderr, "op: %s\n", op->graph ? "graph" : op->work.name ? op->work.name : "?");
     if (op->graph)
         graph_run(op->graph);
     if (op->work.fn)
@@ -429,6 +352,7 @@ static void *stream_run(void *arg)
     cudaStream_t stream = arg;
     unsigned seed = (unsigned)(fake_setting("FAKE_SEED", 0) * 1000 + stream->number);
     pthread_mutex_lock(&lock);
+    fake_thread(stream == defaults[stream->device] ? "default stream" : "stream");
     while (stream->first || !stream->destroyed) {
         Op *op = stream->first;
         if (!op) {
@@ -449,51 +373,54 @@ static void *stream_run(void *arg)
     return NULL;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *made, unsigned flags)
+// --- streams -------------------------------------------------------------------------------------
+
+static cudaStream_t new_stream(bool blocking, cudaStream_t *made)
 {
     static int number;
     pthread_t thread;
-    need_device("cudaStreamCreate");
-    if (flags != cudaStreamNonBlocking)
-        fake_die("a stream that waits for the legacy stream");
     cudaStream_t stream = calloc(1, sizeof *stream);
     stream->end = &stream->first;
     stream->device = current;
+    stream->blocking = blocking;
     pthread_mutex_lock(&lock);
     stream->number = number++;
     stream->next = streams;
     streams = stream;
+    *made = stream;
     pthread_mutex_unlock(&lock);
     if (pthread_create(&thread, NULL, stream_run, stream) != 0)
         fake_die("cannot create a thread");
     pthread_detach(thread);
-    *made = stream;
+    return stream;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *made, unsigned flags)
+{
+    need_device("cudaStreamCreate");
+    if (flags != cudaStreamNonBlocking && fake_strict)
+        fake_die("a stream that waits for the legacy stream");
+    new_stream(flags != cudaStreamNonBlocking, made);
     return cudaSuccess;
 }
 
-static void check_stream(cudaStream_t stream, const char *name)
+cudaError_t cudaStreamCreate(cudaStream_t *made) { return cudaStreamCreateWithFlags(made, cudaStreamDefault); }
+
+// Also without a thread that has a device: a query is no progress, and any thread may ask.
+static cudaStream_t find_stream(cudaStream_t stream, const char *name)
 {
-    need_device(name);
-    if (!stream)
+    if (!stream && fake_strict)
         fake_die("%s: in the legacy stream", name);
-    if (stream->destroyed)
-        fake_die("%s: the stream is destroyed", name);
-    if (stream->device != current)
-        fake_die("%s: a stream of device %d, but the thread uses device %d", name, stream->device,
-                 current);
-}
-
-static void check_look(cudaStream_t stream, const char *name)
-{
-    fake_not_in_capture(name);
-    if (stream->destroyed || stream->graph)
-        fake_die("%s: the stream is %s", name, stream->graph ? "captured" : "destroyed");
-}
-
-void fake_need_stream(cudaStream_t stream, const char *name)
-{
-    if (stream && stream->destroyed)
-        fake_die("%s: the stream of its last work is destroyed", name);
+    int device = current < 0 ? 0 : current;
+    stream = stream ? stream : defaults[device] ? defaults[device] : new_stream(true, &defaults[device]);
+    pthread_mutex_lock(&lock);
+    cudaStream_t known = streams;
+    while (known && known != stream)
+        known = known->next;
+    pthread_mutex_unlock(&lock);
+    if (!known || stream->destroyed)
+        fake_die("%s: the stream was not created, or was destroyed", name);
+    return stream;
 }
 
 static void wait_until(cudaStream_t stream, uint64_t until)
@@ -504,35 +431,15 @@ static void wait_until(cudaStream_t stream, uint64_t until)
     pthread_mutex_unlock(&lock);
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+static bool idle(cudaStream_t stream)
 {
-    check_look(stream, "cudaStreamSynchronize");
-    wait_until(stream, stream->asked);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t stream)
-{
-    check_look(stream, "cudaStreamQuery");
     pthread_mutex_lock(&lock);
-    bool idle = stream->done == stream->asked;
+    bool is = stream->done == stream->asked;
     pthread_mutex_unlock(&lock);
-    return idle ? cudaSuccess : failed(cudaErrorNotReady);
+    return is;
 }
 
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-    check_look(stream, "cudaStreamDestroy");
-    pthread_mutex_lock(&lock);
-    stream->destroyed = true;
-    pthread_cond_broadcast(&news);
-    pthread_mutex_unlock(&lock);
-    return cudaSuccess;
-}
-
-// --- work ----------------------------------------------------------------------------------------
-
-static void enqueue(cudaStream_t stream, Op op)
+void fake_enqueue(cudaStream_t stream, Op op)
 {
     Op *copy = copy_of(&op, sizeof op);
     copy->asked = now_ns();
@@ -543,6 +450,80 @@ static void enqueue(cudaStream_t stream, Op op)
     pthread_cond_broadcast(&news);
     pthread_mutex_unlock(&lock);
 }
+
+static void wait_for(cudaStream_t stream, cudaStream_t other)
+{
+    if (other != stream && !idle(other))
+        fake_enqueue(stream, (Op){ .other = other, .until = other->asked });
+}
+
+// The default stream and the blocking streams of a device wait for each other.
+cudaStream_t fake_enter(cudaStream_t stream, const char *name)
+{
+    need_device(name);
+    stream = find_stream(stream, name);
+    if (stream->device != current)
+        fake_die("%s: a stream of GPU %d, but the thread uses GPU %d", name, stream->device, current);
+    cudaStream_t first = defaults[current];
+    for (cudaStream_t other = streams; stream == first && other; other = other->next)
+        if (other->blocking && other->device == current)
+            wait_for(stream, other);
+    if (stream->blocking && first)
+        wait_for(stream, first);
+    return stream;
+}
+
+static void check_look(cudaStream_t stream, const char *name)
+{
+    fake_not_in_capture(name);
+    if (stream->graph)
+        fake_die("%s: the stream is captured", name);
+}
+
+void fake_need_stream(cudaStream_t stream, const char *name)
+{
+    if (fake_strict && stream && stream->destroyed)
+        fake_die("%s: the stream of its last work is destroyed", name);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    stream = find_stream(stream, "cudaStreamSynchronize");
+    if (stream->blocking)
+        stream = fake_enter(stream, "cudaStreamSynchronize");
+    check_look(stream, "cudaStreamSynchronize");
+    fake_touch("cudaStreamSynchronize");
+    wait_until(stream, stream->asked);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    stream = find_stream(stream, "cudaStreamQuery");
+    check_look(stream, "cudaStreamQuery");
+    return idle(stream) ? cudaSuccess : fake_failed(cudaErrorNotReady);
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    fake_not_in_capture("cudaDeviceSynchronize");
+    need_device("cudaDeviceSynchronize");
+    wait_for_all();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    stream = find_stream(stream, "cudaStreamDestroy");
+    check_look(stream, "cudaStreamDestroy");
+    pthread_mutex_lock(&lock);
+    stream->destroyed = true;
+    pthread_cond_broadcast(&news);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+// --- work ----------------------------------------------------------------------------------------
 
 static void note_down(cudaStream_t stream, Work work)
 {
@@ -557,17 +538,18 @@ static void note_down(cudaStream_t stream, Work work)
 void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg,
              size_t bytes, const Range *ranges, int count)
 {
-    check_stream(stream, name);
+    stream = fake_enter(stream, name);
     check_ranges(name, ranges, count);
     Work work = { name, fn, copy_of(arg, bytes), copy_of(ranges, (size_t)count * sizeof *ranges),
                   count };
     if (stream->graph)
         note_down(stream, work);
     else
-        enqueue(stream, (Op){ .work = work });
+        fake_enqueue(stream, (Op){ .work = work });
 }
 
 typedef struct Copy {
+    const char *name;
     void *to;
     const void *from;           // NULL: `value` is written
     int value;
@@ -577,78 +559,90 @@ typedef struct Copy {
 static void do_copy(void *arg)
 {
     const Copy *c = arg;
+    fake_begin(c->name, NULL);
     if (c->from)
-        memmove(c->to, c->from, c->bytes);
+        memmove(fake_at(c->to), fake_at(c->from), c->bytes);
     else
-        memset(c->to, c->value, c->bytes);
+        memset(fake_at(c->to), c->value, c->bytes);
+    fake_end();
 }
 
-static void check_direction(enum cudaMemcpyKind direction, Kind to, Kind from)
+// A copy to or from pageable memory may wait for the stream. The watchdog cannot see that wait, so a step must have
+// waited before. The step's pageable memory is read late, as CUDA may do; an exercise may count on CUDA's staging
+// buffer. Host memory gets garbage before it gets the data, so that a program that reads it without a wait is noticed.
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    bool right = direction == cudaMemcpyHostToDevice   ? to == DEVICE && from != DEVICE
-                 : direction == cudaMemcpyDeviceToHost ? to != DEVICE && from == DEVICE
-                                                       : to == DEVICE && from == DEVICE;
-    if (!right)
-        fake_die("cudaMemcpyAsync: the pointers do not fit this kind (%d)", (int)direction);
-}
-
-// A copy to or from pageable memory may wait for the stream. The watchdog cannot see that wait, so
-// the program must have waited before. Pageable memory is read late, as CUDA may do. Host memory
-// gets garbage before it gets the data, so that a program that reads it without a wait is noticed.
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind direction,
-                            cudaStream_t stream)
-{
-    const char *name = "cudaMemcpyAsync";
-    check_stream(stream, name);
+    static const char *const names[] = { "copy", "copy to device", "copy to host", "copy on device" };
+    bool to_device = fake_in_arena(to), from_device = fake_in_arena(from);
+    unsigned actual = 2u * from_device + to_device;
+    Kind to_kind = kind_of(to, bytes), from_kind = kind_of(from, bytes);
+    bool pageable = to_kind == PAGEABLE || from_kind == PAGEABLE;
+    stream = fake_enter(stream, "cudaMemcpyAsync");
     if (bytes == 0)
         return cudaSuccess;
-    pthread_mutex_lock(&lock);
-    Kind to_kind = kind_of(to, bytes), from_kind = kind_of(from, bytes);
-    pthread_mutex_unlock(&lock);
-    check_direction(direction, to_kind, from_kind);
-    bool to_host = to_kind != DEVICE, pageable = to_kind == PAGEABLE || from_kind == PAGEABLE;
+    if (kind != cudaMemcpyDefault && (unsigned)kind != actual)
+        return fake_refuse(cudaErrorInvalidValue, "cudaMemcpy: its kind is %d, but the addresses (to, from) are those "
+                           "of a %s", (int)kind, names[actual]);
+    if (to_kind == TOO_SHORT || from_kind == TOO_SHORT)
+        return fake_refuse(cudaErrorInvalidValue, "cudaMemcpy: there are fewer than %zu bytes of %s memory to copy %s",
+                           bytes, (to_kind == TOO_SHORT ? to_device : from_device) ? "device" : "pinned",
+                           to_kind == TOO_SHORT ? "to" : "from");
     if (stream->graph && pageable)
-        fake_die("%s: pageable memory in a capture", name);
-    pthread_mutex_lock(&lock);
-    if (pageable && stream->done < stream->asked)
-        fake_die("%s: pageable memory, while the stream has work: a wait that nothing shows", name);
-    pthread_mutex_unlock(&lock);
-    Copy copy = { to, from, 0, bytes };
-    const Range ranges[] = { { to_host ? NULL : to, bytes }, { from_kind == DEVICE ? from : NULL, bytes } };
-    if (to_host && !stream->graph)
-        fake_do(stream, name, do_copy, &(Copy){ to, NULL, 0x5A, bytes }, sizeof copy, NULL, 0);
-    fake_do(stream, name, do_copy, &copy, sizeof copy, ranges, 2);
-    if (to_kind == PAGEABLE)
+        fake_die("cudaMemcpyAsync: pageable memory in a capture");
+    if (fake_strict && pageable && !idle(stream))
+        fake_die("cudaMemcpyAsync: pageable memory, while the stream has work: a wait that nothing shows");
+    Copy copy = { names[actual], to, from, 0, bytes }, garbage = { NULL, to, NULL, 0x5A, bytes };
+    const Range ranges[] = { { to_device ? to : NULL, bytes }, { from_device ? from : NULL, bytes } };
+    if (!to_device && from_device && !stream->graph)
+        fake_do(stream, "garbage", do_copy, &garbage, sizeof garbage, NULL, 0);
+    fake_do(stream, copy.name, do_copy, &copy, sizeof copy, ranges, 2);
+    if (to_kind == PAGEABLE || (pageable && !fake_strict))
         wait_until(stream, stream->asked);
     return cudaSuccess;
 }
 
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, NULL);
+    if (!fake_in_arena(to) || !fake_in_arena(from))
+        cudaStreamSynchronize(NULL);
+    return error;
+}
+
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
-    Copy copy = { to, NULL, value, bytes };
-    fake_do(stream, "cudaMemsetAsync", do_copy, &copy, sizeof copy, RANGES({ to, bytes }));
+    Copy copy = { "fill", to, NULL, value, bytes };
+    if (bytes && !fake_memory(to, bytes))
+        return fake_refuse(cudaErrorInvalidValue, "cudaMemset: this is not device memory of %zu bytes", bytes);
+    fake_do(stream, copy.name, do_copy, &copy, sizeof copy, RANGES({ to, bytes }));
     return cudaSuccess;
 }
+
+cudaError_t cudaMemset(void *to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes, NULL); }
 
 typedef struct HostTask {
     cudaHostFn_t fn;
     void *arg;
 } HostTask;
 
-// Runs host calls one at a time, as CUDA's driver does in its single thread.
+// A step's host calls run one at a time, as CUDA's driver does in its single thread.
 static void do_host_call(void *arg)
 {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
     HostTask *call = arg;
     pthread_mutex_lock(&one);
+    in_host_call = true;
+    fake_begin("host function", NULL);
     call->fn(call->arg);
+    fake_end();
+    in_host_call = false;
     pthread_mutex_unlock(&one);
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
 {
     HostTask call = { fn, arg };
-    fake_do(stream, "cudaLaunchHostFunc", do_host_call, &call, sizeof call, NULL, 0);
+    fake_do(stream, "host function", do_host_call, &call, sizeof call, NULL, 0);
     return cudaSuccess;
 }
 
@@ -673,6 +667,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *made, unsigned flags)
     return cudaSuccess;
 }
 
+cudaError_t cudaEventCreate(cudaEvent_t *made) { return cudaEventCreateWithFlags(made, cudaEventDefault); }
+
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     free(event);
@@ -681,7 +677,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    check_stream(stream, "cudaEventRecord");
+    stream = fake_enter(stream, "cudaEventRecord");
     *event = (struct CUevent_st){ true, stream, stream->asked, stream->graph, stream->after };
     return cudaSuccess;
 }
@@ -703,7 +699,7 @@ static void join_capture(cudaStream_t stream, const struct CUevent_st *event)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
-    check_stream(stream, "cudaStreamWaitEvent");
+    stream = fake_enter(stream, "cudaStreamWaitEvent");
     if (!event->recorded)
         return cudaSuccess;
     if (event->graph)
@@ -711,17 +707,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     else if (stream->graph)
         fake_die("a captured stream waits for work that is not captured");
     else
-        enqueue(stream, (Op){ .other = event->stream, .until = event->until });
+        fake_enqueue(stream, (Op){ .other = event->stream, .until = event->until });
     return cudaSuccess;
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event)
+bool fake_event_done(cudaEvent_t event)
 {
-    fake_not_in_capture("cudaEventQuery");
     pthread_mutex_lock(&lock);
-    bool ready = !event->recorded || event->stream->done >= event->until;
+    bool done = !event->recorded || event->stream->done >= event->until;
     pthread_mutex_unlock(&lock);
-    return ready ? cudaSuccess : failed(cudaErrorNotReady);
+    return done;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -734,19 +729,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cudaSuccess;
 }
 
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
-{
-    fake_not_in_capture("cudaEventElapsedTime");
-    *ms = 0;
-    return begin->recorded && end->recorded ? cudaSuccess : failed(cudaErrorInvalidResourceHandle);
-}
+// --- the order of a communicator's calls ---------------------------------------------------------
 
 void fake_order_before(cudaStream_t stream, const Order *order)
 {
     if (stream->graph && stream->graph == order->graph)
         come_after(&stream->after, &order->node, 1);
     else if (!stream->graph && order->stream && order->stream != stream)
-        enqueue(stream, (Op){ .other = order->stream, .until = order->until });
+        fake_enqueue(stream, (Op){ .other = order->stream, .until = order->until });
 }
 
 void fake_order_after(cudaStream_t stream, Order *order)
@@ -757,98 +747,10 @@ void fake_order_after(cudaStream_t stream, Order *order)
         *order = (Order){ .stream = stream, .until = stream->asked };
 }
 
-// --- graphs --------------------------------------------------------------------------------------
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+void fake_order_wait(const Order *order)
 {
-    *status = stream->graph ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
-{
-    check_stream(stream, "cudaStreamBeginCapture");
-    fake_not_in_capture("cudaStreamBeginCapture");
-    if (stream->graph || mode != cudaStreamCaptureModeThreadLocal)
-        fake_die("cudaStreamBeginCapture: the stream is already captured, or the mode is not thread-local");
-    Graph *graph = calloc(1, sizeof *graph);
-    graph->users = 1;
-    graph->owner = pthread_self();
-    graph->origin = stream;
-    stream->graph = graph;
-    stream->after = (After){ 0 };
-    captures = true;
-    return cudaSuccess;
-}
-
-// The end of the origin stream must depend on all work that was captured on any stream.
-static void check_joined(const Graph *graph)
-{
-    bool *before = calloc((size_t)graph->count + 1, sizeof *before);
-    const After *end = &graph->origin->after;
-    for (int i = 0; i < end->count; i++)
-        before[end->nodes[i]] = true;
-    for (int i = graph->count - 1; i >= 0; i--)
-        for (int k = 0; before[i] && k < graph->nodes[i].after.count; k++)
-            before[graph->nodes[i].after.nodes[k]] = true;
-    for (int i = 0; i < graph->count; i++)
-        if (!before[i])
-            fake_die("a capture ends, but nothing waits for its %s", graph->nodes[i].work.name);
-    free(before);
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *made)
-{
-    Graph *graph = stream->graph;
-    if (!graph || graph->origin != stream || !captures)
-        fake_die("cudaStreamEndCapture: this thread has not begun the capture");
-    check_joined(graph);
-    for (int i = 0; i < graph->fork_count; i++)
-        graph->forks[i]->graph = NULL;
-    stream->graph = NULL;
-    graph->ended = true;
-    captures = false;
-    *made = (cudaGraph_t)graph;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *made, cudaGraph_t graph,
-                                          unsigned long long flags)
-{
-    ((Graph *)graph)->users++;
-    if (fake_setting("FAKE_NODES", 0))
-        fprintf(stderr, "recorded a graph of %d nodes\n", ((Graph *)graph)->count);
-    *made = (cudaGraphExec_t)graph;
-    return cudaSuccess;
-}
-
-static void graph_let_go(Graph *graph)
-{
-    if (--graph->users == 0)
-        for (int i = 0; i < graph->held_count; i++)
-            --*graph->held[i];
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
-    graph_let_go((Graph *)graph);
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
-{
-    graph_let_go((Graph *)graph);
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
-{
-    check_stream(stream, "cudaGraphLaunch");
-    fake_not_in_capture("cudaGraphLaunch");
-    if (((Graph *)graph)->users == 0)
-        fake_die("cudaGraphLaunch: the graph is destroyed");
-    enqueue(stream, (Op){ .graph = (Graph *)graph });
-    return cudaSuccess;
+    if (order->stream)
+        wait_until(order->stream, order->until);
 }
 
 void fake_hold(cudaStream_t stream, int *users)

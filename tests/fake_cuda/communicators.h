@@ -1,0 +1,10 @@
+// communicators.h - how steps.c and exercises.c make NCCL's communicators, in nccl.c.
+#pragma once
+#include "fake.h"
+
+#include <nccl.h>
+
+// Waits for the other ranks. If it fails, fake_last_text is the reason.
+ncclResult_t fake_comm_new(ncclComm_t *made, int size, const ncclUniqueId *id, int rank);
+extern char fake_last_text[100];
+int fake_nccl_version(void);
