@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: LABELS deadlines
-# The page of ./ddp run --watch in a headless Chromium. Its buttons pause, continue and kill ranks.
+# The file of a run (./ddp plot RUN.json) in a headless Chromium, and what another program may have written into it.
 . "$SRC/tests/test.sh"
 PYTHONPATH=$SRC/tests python3 -c 'import browser, sys; sys.exit(not browser.find())' 2>/dev/null || {
     echo "skipped: there is no Chromium: apt install chromium"
