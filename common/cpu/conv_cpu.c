@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A pass. `reorder` brings weights to the pass's order, or their gradient to the arena's; it is empty
-// if the orders are the same.
+// A pass. `reorder` brings weights to the pass's order, or their gradient to the arena's; it is
+// empty if the orders are the same.
 typedef struct Pass {
     DnnPrimitive run, reorder;
 } Pass;
