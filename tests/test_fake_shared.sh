@@ -35,7 +35,7 @@ for version in 22809 23007; do
     check "$version: one line for four" said_once "4 ranks share 2 GPUs"
 done
 export FAKE_GPUS=1
-check "by default, one rank per GPU" trains "$(step 03_ddp_fork)" "${two[@]}"
+CUDA_VISIBLE_DEVICES=0 check "by default, one rank per GPU" trains "$(step 03_ddp_fork)" "${two[@]}"
 check "and none is shared" not grep "ranks share" "$TMP/output"
 for name in 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do
     off=(--amp off)
