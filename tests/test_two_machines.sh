@@ -9,8 +9,9 @@ tree=${BUILD%/*}
 found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt"; }
 
 # The second clone is a copy without Git's files. So a line in its revision.cmake sets the first build's revision.
-mkdir -p another/clone
+mkdir -p another/clone/tests
 cp -r "$SRC"/{common,cmake,CMakeLists.txt,[0-9][0-9]_*,tools,exercises} another/clone
+cp -r "$SRC/tests/fake_cuda" another/clone/tests
 revision=$(grep -aoE '^revision [^,]+' "$BUILD/$step/train")
 sed -i "s/^file(CONFIGURE/set(${revision%% *} ${revision#* })\n&/" another/clone/cmake/revision.cmake
 expect 0 "" cmake -S another/clone -B another/clone/build -DDDP_CUDA=OFF -DDDP_TESTS=OFF \

@@ -185,7 +185,7 @@ View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, 
                    jitter_of(seed, epoch, id, 0).flip };
 }
 
-static View view_center(int width, int height, int side)
+View view_center(int width, int height, int side)
 {
     const int shorter = (int)lrint(side * 256 / 224.0), least = width < height ? width : height;
     View view = { span_of(0, width, (int)((int64_t)shorter * width / least)),

@@ -37,6 +37,9 @@ typedef struct View {
 // size. The distribution is torchvision's; the random numbers depend on seed, epoch and id.
 View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, int32_t id);
 
+// Resize(side * 256 / 224) and CenterCrop(side).
+View view_center(int width, int height, int side);
+
 typedef struct Rect {
     int x, y, width, height;
 } Rect;
