@@ -54,12 +54,14 @@ evaluated_like()
 evaluated_like synthetic --seed 0
 
 if [ -d "${DDP_CIFAR10:-}" ]; then
+    convnet=(--arch convnet --threads 1 -j 1)
     evaluated_like cifar10 --data "cifar10:$DDP_CIFAR10"
 elif [ -f "${DDP_CIFAR10:-}" ]; then
     # Nothing is trained, so the training files only need the right sizes.
     mkdir cifar
     truncate -s 30730000 cifar/data_batch_{1..5}.bin
     tar xf "$DDP_CIFAR10" -O cifar-10-batches-bin/test_batch.bin >cifar/test_batch.bin
+    convnet=(--arch convnet --threads 1 -j 1)
     evaluated_like cifar10 --data cifar10:cifar
 else
     echo "not tried: CIFAR-10 (DDP_CIFAR10 is not set)"
