@@ -192,7 +192,7 @@ function(ddp_objects target rooms)
 
     # Only the files that compute with many numbers on the CPU are compiled for DDP_MARCH.
     set(numbers ${sources})
-    list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|attention_cpu|pool_cpu|gloo_reduce|pictures)\\.c$")
+    list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|pool_cpu|gloo_reduce|pictures)\\.c$")
     set(options ${DDP_MACHINE} -ffp-contract=fast -fno-math-errno
         # clang warns when a loop could not be vectorized, and clang 19 when the processor has AVX10.
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed;-Wno-unknown-warning-option;-Wno-invalid-feature-combination>")

@@ -1,7 +1,7 @@
 // ops.h - the operations that a network is made of, forward and backward.
 //
-// Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/, which
-// uses oneDNN, and in cuda/, which uses cuDNN and cuBLASLt; you choose one when you link. All other
+// Convolutions, products of matrices and the gradient of max pooling are in cpu/, which uses
+// oneDNN, and in cuda/, which uses cuDNN and cuBLASLt; you choose one when you link. All other
 // operations are in ops/, once for both. Operations enqueue their work on the device's compute
 // stream, unless they take a stream (but see ops_beside). Arrays, Scalars and Stats are in device
 // memory unless a line says "host". Activations, parameters and gradients begin at multiples of 16
@@ -42,7 +42,7 @@ void ops_free(Ops *ops);
 
 // The type in which this device is fastest.
 Type ops_best_type(const Device *device);
-// True if convolutions and attention of this type compute in f32 and then round, which is slower
+// True if products and convolutions of this type compute in f32 and then round, which is slower
 // than f32.
 bool ops_emulates(const Device *device, Type type);
 
@@ -159,7 +159,7 @@ typedef struct OpSpec {
     int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV. OP_MAXPOOL: kernel_h both ways
     bool bias;          // OP_CONV
     bool needs_dx;      // OP_CONV: false in the first layer
-    bool f32_out;       // OP_CONV: y and dy are f32, for the loss
+    bool f32_out;       // OP_CONV, if it is a linear layer: y and dy are f32, for the loss
     bool relu;          // OP_NORM
     int heads;          // OP_ATTENTION
     int T;              // OP_ATTENTION, OP_ADD

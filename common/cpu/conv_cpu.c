@@ -1,16 +1,12 @@
-// conv_cpu.c - convolutions and linear layers on oneDNN.
+// conv_cpu.c - convolutions on oneDNN, except those of ops/linear.c.
 //
 // oneDNN prefers another order of the weights for each pass, and on each processor. So a pass
 // reorders the weights of the arena (ops/op.h), or its gradient of them.
 //
-// But many convolutions are products of matrices, y = x W^T, with a row of W for each output number
-// of a row of x:
-//
-//   1x1 kernels     A row for each pixel. W is the weights of the arena.
-//   linear layers   A row for each image, which the kernel covers. W is the same.
-//   small images    A row for each image, if each output pixel reads every input pixel, as in the
-//                   last two stages of ResNet-18 at 32x32. W has the live taps once for each output
-//                   pixel: see `expand`. As a convolution, most of the work would be on padding.
+// Small images are different. If each output pixel reads every input pixel, as in the last two
+// stages of ResNet-18 at 32x32, most of a convolution's work would be on padding. So these are
+// products of matrices, y = x W^T, with an image in each row. W has the live taps once for each
+// output pixel: see `expand`.
 #include "check.h"
 #include "cpu/ops_cpu.h"
 #include "ops/numbers.h"
@@ -26,20 +22,18 @@ typedef struct Pass {
 
 typedef struct Conv {
     Ops *ops;
-    Type type, y_type;          // of the activations that callers pass
+    Type type;                  // of the activations that callers pass
     bool emulates;              // then spec and y are of the f32 convolution
     OpSpec spec;
     Shape y;
     LiveTaps live;
     size_t weights;             // number of live ones
-    bool expands;
-    Pass forward, backward_data, backward_weights;
-    void *short_dy;             // if only the output is f32: its rounded gradient
+    Pass passes[DNN_PASSES];
+    bool is_small;
+    Product *products[DNN_PASSES];      // of small images, instead of passes
 } Conv;
 
-static dnnl_data_type_t type_of(Type type) { return type == TYPE_F32 ? dnnl_f32 : dnnl_bf16; }
-
-// --- products ------------------------------------------------------------------------------------
+// --- small images --------------------------------------------------------------------------------
 
 // Does every output of this direction read every input?
 static bool reads_all(int size, int outputs, int kernel, int stride, int pad)
@@ -47,53 +41,11 @@ static bool reads_all(int size, int outputs, int kernel, int stride, int pad)
     return pad >= (outputs - 1) * stride && size + pad <= kernel;
 }
 
-// Does every output pixel read every input pixel? Not with a bias and several output pixels: it
-// would have to be repeated for each.
-static bool is_dense(const OpSpec *s, Shape y)
+// Not with a bias: it would have to be repeated for each output pixel.
+static bool is_small(const OpSpec *s, Shape y)
 {
     return reads_all(s->x.h, y.h, s->kernel_h, s->stride, s->pad) &&
-           reads_all(s->x.w, y.w, s->kernel_w, s->stride, s->pad) &&
-           !(s->bias && y.h * y.w > 1);
-}
-
-static bool is_pointwise(const OpSpec *s)
-{
-    return s->kernel_h == 1 && s->kernel_w == 1 && s->stride == 1 && s->pad == 0;
-}
-
-static DnnMd matrix(int rows, int columns, bool transposed, Type type)
-{
-    return dnn_md(2, (dnnl_dims_t){ rows, columns }, type_of(type),
-                  transposed ? dnnl_ba : dnnl_ab);
-}
-
-// c = a b (+ bias). Takes ownership of the descriptions.
-static DnnPrimitive product(const Conv *conv, DnnMd a, DnnMd b, DnnMd c, DnnMd bias)
-{
-    int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
-    DnnMd mds[] = { a, b, c, bias };
-    dnnl_primitive_desc_t desc = dnn_product_desc(conv->ops->engine, a, b, bias, c, NULL);
-    DnnPrimitive p = dnn_primitive(conv->ops->engine, desc, bias ? 4 : 3, arguments, mds);
-    for (int i = 0; i < 4; i++)
-        dnn_md_free(mds[i]);
-    return p;
-}
-
-//   y (n, out) = x (n, in) W^T + bias      dx (n, in) = dy (n, out) W      dW (out, in) = dy^T x
-static void plan_products(Conv *c, int n)
-{
-    int in = (int)(shape_count(c->spec.x) / n), out = (int)(shape_count(c->y) / n);
-    Type type = c->spec.x.type;
-    c->forward.run = product(c, matrix(n, in, false, type), matrix(in, out, true, type),
-                             matrix(n, out, false, c->y.type),
-                             c->spec.bias ? matrix(1, out, false, TYPE_F32) : NULL);
-    c->backward_data.run = product(c, matrix(n, out, false, type), matrix(out, in, false, type),
-                                   matrix(n, in, false, type), NULL);
-    c->backward_weights.run = product(c, matrix(out, n, true, type), matrix(n, in, false, type),
-                                      matrix(out, in, false, TYPE_F32), NULL);
-    c->expands = c->weights < (size_t)in * out;
-    if (c->expands)
-        ops_need_scratch(c->ops, (size_t)in * out);
+           reads_all(s->x.w, y.w, s->kernel_w, s->stride, s->pad) && !s->bias;
 }
 
 // In W, the part for input pixel p of the row for output pixel q and channel o is one tap.
@@ -137,36 +89,63 @@ static void gather(const Conv *c, const float *matrix, float *taps)
     }
 }
 
+//   y (n, out) = x (n, in) W^T      dx (n, in) = dy (n, out) W      dW (out, in) = dy^T x
+static void plan_small(Conv *c)
+{
+    const Type type = c->spec.x.type;
+    const int n = c->y.n, in = (int)(shape_count(c->spec.x) / n);
+    const int out = (int)(shape_count(c->y) / n);
+    c->products[DNN_FORWARD] = product_new(
+        c->ops, &(ProductSpec){ n, out, in, .b_turned = true, .in = type, .out = type });
+    c->products[DNN_BACKWARD_DATA] = product_new(
+        c->ops, &(ProductSpec){ n, in, out, .in = type, .out = type });
+    c->products[DNN_BACKWARD_WEIGHTS] = product_new(
+        c->ops, &(ProductSpec){ out, in, n, .a_turned = true, .in = type, .out = TYPE_F32 });
+    ops_need_scratch(c->ops, (size_t)in * out * sizeof(float));
+}
+
+static void small_backward(const Conv *c, const OpArgs *a)
+{
+    void *matrix = ops_scratch(c->ops);
+    product_run(c->products[DNN_BACKWARD_WEIGHTS], a->dy1, a->x, NULL, matrix);
+    gather(c, matrix, a->dw);
+    if (!a->dx)
+        return;
+    expand(c, a->w, matrix);
+    product_run(c->products[DNN_BACKWARD_DATA], a->dy1, matrix, NULL, a->dx);
+}
+
 // --- other convolutions --------------------------------------------------------------------------
 
 static DnnMd activation_md(Shape s)
 {
-    return dnn_md(4, (dnnl_dims_t){ s.n, s.c, s.h, s.w }, type_of(s.type), dnnl_nhwc);
+    return dnn_md(4, (dnnl_dims_t){ s.n, s.c, s.h, s.w }, dnn_type(s.type), dnnl_nhwc);
 }
 
 static DnnMd weights_md(const Conv *c, Type type, dnnl_format_tag_t order)
 {
     const dnnl_dims_t dims = { c->y.c, c->spec.x.c, c->live.rows, c->live.cols };
-    return dnn_md(4, dims, type_of(type), order);
+    return dnn_md(4, dims, dnn_type(type), order);
 }
 
 // Takes ownership of the description.
-static void plan_pass(Conv *c, Pass *p, DnnPass pass, const DnnConv *d, dnnl_primitive_desc_t desc)
+static void plan_pass(Conv *c, DnnPass pass, const DnnConv *d, dnnl_primitive_desc_t desc)
 {
-    static const int arguments[][4] = {
+    static const int arguments[DNN_PASSES][4] = {
         { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS },
         { DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC },
         { DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS },
     };
     const bool gives = pass == DNN_BACKWARD_WEIGHTS;
+    Pass *p = &c->passes[pass];
     dnnl_query_t order = gives ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
     DnnMd w = dnn_md_copy(dnnl_primitive_desc_query_md(desc, order, 0));
     DnnMd arena = weights_md(c, gives ? TYPE_F32 : c->spec.x.type, dnnl_ohwi);
     if (!dnnl_memory_desc_equal(w, arena)) {
         p->reorder = dnn_reorder(c->ops->engine, gives ? w : arena, gives ? arena : w);
-        ops_need_scratch(c->ops, dnnl_memory_desc_get_size(w) / sizeof(float) + 1);
+        ops_need_scratch(c->ops, dnnl_memory_desc_get_size(w));
     }
-    DnnMd mds[][4] = { { d->x, w, d->y, d->bias }, { d->y, w, d->x }, { d->y, d->x, w } };
+    DnnMd mds[DNN_PASSES][4] = { { d->x, w, d->y, d->bias }, { d->y, w, d->x }, { d->y, d->x, w } };
     bool bias = pass == DNN_FORWARD && d->bias;
     p->run = dnn_primitive(c->ops->engine, desc, bias ? 4 : 3, arguments[pass], mds[pass]);
     dnn_md_free(w);
@@ -191,12 +170,12 @@ static void plan_convolution(Conv *c)
         d.bias = dnn_md(1, (dnnl_dims_t){ s->out_channels }, dnnl_f32, dnnl_a);
     dnnl_primitive_desc_t hint, desc = dnn_conv_desc(engine, &d, DNN_FORWARD, NULL);
     DNN_CHECK(dnnl_primitive_desc_clone(&hint, desc));
-    plan_pass(c, &c->forward, DNN_FORWARD, &d, desc);
+    plan_pass(c, DNN_FORWARD, &d, desc);
     if (s->needs_dx)
-        plan_pass(c, &c->backward_data, DNN_BACKWARD_DATA, &d,
+        plan_pass(c, DNN_BACKWARD_DATA, &d,
                   dnn_conv_desc(engine, &d, DNN_BACKWARD_DATA, hint));
     d.w = any_f32;
-    plan_pass(c, &c->backward_weights, DNN_BACKWARD_WEIGHTS, &d,
+    plan_pass(c, DNN_BACKWARD_WEIGHTS, &d,
               dnn_conv_desc(engine, &d, DNN_BACKWARD_WEIGHTS, hint));
     DNN_CHECK(dnnl_primitive_desc_destroy(hint));
     DnnMd all[] = { d.x, d.y, d.bias, any, any_f32 };
@@ -213,34 +192,30 @@ void *conv_new(const Op *op, const void *like)
     c->spec = op->spec;
     c->y = op->y;
     c->type = c->spec.x.type;
-    c->y_type = c->y.type;
     c->live = conv_live_taps(&c->spec);
     c->weights = conv_live_count(op);
+    c->is_small = is_small(&c->spec, c->y);
+    if (c->is_small) {
+        plan_small(c);
+        return c;
+    }
     c->emulates = ops_emulates(ops->device, c->type);
     if (c->emulates) {
         c->spec.x.type = c->y.type = TYPE_F32;
         ops_need_wide(ops, shape_count(c->spec.x) + shape_count(c->y) + c->weights);
     }
-    if (c->y_type != c->type)
-        c->short_dy = device_alloc(ops->device, shape_count(c->y) * type_size(c->type));
-    if (is_pointwise(&c->spec))
-        plan_products(c, c->y.n * c->y.h * c->y.w);
-    else if (is_dense(&c->spec, c->y))
-        plan_products(c, c->y.n);
-    else
-        plan_convolution(c);
+    plan_convolution(c);
     return c;
 }
 
 void conv_free(void *own)
 {
     Conv *c = own;
-    Pass *all[] = { &c->forward, &c->backward_data, &c->backward_weights };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        dnn_primitive_free(&all[i]->run);
-        dnn_primitive_free(&all[i]->reorder);
+    for (int i = 0; i < DNN_PASSES; i++) {
+        product_free(c->products[i]);
+        dnn_primitive_free(&c->passes[i].run);
+        dnn_primitive_free(&c->passes[i].reorder);
     }
-    device_free(c->ops->device, c->short_dy);
     free(c);
 }
 
@@ -250,72 +225,74 @@ static const void *widened(const Conv *c, size_t count, const void *values, floa
 }
 
 // The weights in the pass's order.
-static const void *weights_for(const Conv *c, const Pass *pass, const void *w, float **room)
+static const void *weights_for(const Conv *c, DnnPass pass, const void *w, float **room)
 {
+    const DnnPrimitive *reorder = &c->passes[pass].reorder;
     w = widened(c, c->weights, w, room);
-    if (c->expands)
-        expand(c, w, c->ops->scratch);
-    else if (pass->reorder.primitive)
-        dnn_run(&pass->reorder, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
-    else
+    if (!reorder->primitive)
         return w;
-    return c->ops->scratch;
+    dnn_run(reorder, c->ops->stream, (void *[]){ (void *)w, ops_scratch(c->ops) });
+    return ops_scratch(c->ops);
 }
 
-// dy in the type that the passes read. If only y is f32 (the logits), dy is rounded.
-static const void *gradient(const Conv *c, const void *dy, float **room)
+static void forward(const Conv *c, const OpArgs *a)
 {
-    if (c->short_dy) {
-        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->y), dy, 1, c->short_dy);
-        dy = c->short_dy;
-    }
-    return widened(c, shape_count(c->y), dy, room);
-}
-
-void conv_forward(const Op *op, const OpArgs *a)
-{
-    const Conv *c = op->own;
-    float *room = c->ops->wide;
+    float *room = c->ops->wide.memory;
     const void *x = widened(c, shape_count(c->spec.x), a->x, &room);
-    const void *w = weights_for(c, &c->forward, a->w, &room);
+    const void *w = weights_for(c, DNN_FORWARD, a->w, &room);
     void *y = c->emulates ? room : a->y;
-    dnn_run(&c->forward.run, c->ops->stream,
+    dnn_run(&c->passes[DNN_FORWARD].run, c->ops->stream,
             (void *[]){ (void *)x, (void *)w, y, (void *)a->bias });
     if (c->emulates)
-        values_narrow(c->ops, compute(c->ops), c->y_type, shape_count(c->y), y, 1, a->y);
+        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->y), y, 1, a->y);
 }
 
 static void backward_data(const Conv *c, const OpArgs *a)
 {
-    float *room = c->ops->wide;
-    const void *dy = gradient(c, a->dy1, &room);
-    const void *w = weights_for(c, &c->backward_data, a->w, &room);
+    float *room = c->ops->wide.memory;
+    const void *dy = widened(c, shape_count(c->y), a->dy1, &room);
+    const void *w = weights_for(c, DNN_BACKWARD_DATA, a->w, &room);
     void *dx = c->emulates ? room : a->dx;
-    dnn_run(&c->backward_data.run, c->ops->stream, (void *[]){ (void *)dy, (void *)w, dx });
+    dnn_run(&c->passes[DNN_BACKWARD_DATA].run, c->ops->stream,
+            (void *[]){ (void *)dy, (void *)w, dx });
     if (c->emulates)
         values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->spec.x), dx, 1, a->dx);
 }
 
 static void backward_weights(const Conv *c, const OpArgs *a)
 {
-    float *room = c->ops->wide;
+    float *room = c->ops->wide.memory;
     const void *x = widened(c, shape_count(c->spec.x), a->x, &room);
-    const void *dy = gradient(c, a->dy1, &room);
-    const DnnPrimitive *reorder = &c->backward_weights.reorder;
-    float *dw = c->expands || reorder->primitive ? c->ops->scratch : a->dw;
-    dnn_run(&c->backward_weights.run, c->ops->stream, (void *[]){ (void *)dy, (void *)x, dw });
-    if (c->expands)
-        gather(c, dw, a->dw);
-    else if (reorder->primitive)
-        dnn_run(reorder, c->ops->stream, (void *[]){ dw, a->dw });
+    const void *dy = widened(c, shape_count(c->y), a->dy1, &room);
+    const Pass *pass = &c->passes[DNN_BACKWARD_WEIGHTS];
+    float *dw = pass->reorder.primitive ? ops_scratch(c->ops) : a->dw;
+    dnn_run(&pass->run, c->ops->stream, (void *[]){ (void *)dy, (void *)x, dw });
+    if (pass->reorder.primitive)
+        dnn_run(&pass->reorder, c->ops->stream, (void *[]){ dw, a->dw });
     if (c->spec.bias)
-        bias_gradient(compute(c->ops), c->spec.x.type, shape_count(c->y) / c->y.c, c->y.c, dy,
+        bias_gradient(compute(c->ops), c->type, shape_count(c->y) / c->y.c, c->y.c, a->dy1,
                       a->dbias);
+}
+
+void conv_forward(const Op *op, const OpArgs *a)
+{
+    const Conv *c = op->own;
+    if (c->is_small) {
+        expand(c, a->w, ops_scratch(c->ops));
+        product_run(c->products[DNN_FORWARD], a->x, ops_scratch(c->ops), NULL, a->y);
+    } else {
+        forward(c, a);
+    }
 }
 
 void conv_backward(const Op *op, const OpArgs *a)
 {
-    backward_weights(op->own, a);
+    const Conv *c = op->own;
+    if (c->is_small) {
+        small_backward(c, a);
+        return;
+    }
+    backward_weights(c, a);
     if (a->dx)
-        backward_data(op->own, a);
+        backward_data(c, a);
 }

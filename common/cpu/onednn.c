@@ -25,14 +25,6 @@ DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_form
     return md;
 }
 
-DnnMd dnn_matrix(int rows, int columns, int row_stride, int column_stride, dnnl_data_type_t type)
-{
-    DnnMd md;
-    DNN_CHECK(dnnl_memory_desc_create_with_strides(&md, 2, (dnnl_dims_t){ rows, columns }, type,
-                                                   (dnnl_dims_t){ row_stride, column_stride }));
-    return md;
-}
-
 DnnMd dnn_md_copy(const_dnnl_memory_desc_t md)
 {
     DnnMd copy;
@@ -52,14 +44,6 @@ DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_form
 {
     DnnMd md = xcalloc(1, sizeof *md);
     DNN_CHECK(dnnl_memory_desc_init_by_tag(md, ndims, dims, type, tag));
-    return md;
-}
-
-DnnMd dnn_matrix(int rows, int columns, int row_stride, int column_stride, dnnl_data_type_t type)
-{
-    DnnMd md = xcalloc(1, sizeof *md);
-    DNN_CHECK(dnnl_memory_desc_init_by_strides(md, 2, (dnnl_dims_t){ rows, columns }, type,
-                                               (dnnl_dims_t){ row_stride, column_stride }));
     return md;
 }
 
@@ -128,8 +112,8 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
     return first_desc(engine, c, pass, hint);
 }
 
-dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
-                                       DnnMd c, const_dnnl_primitive_attr_t attr)
+static dnnl_primitive_desc_t product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
+                                          DnnMd c, const_dnnl_primitive_attr_t attr)
 {
     dnnl_primitive_desc_t desc = NULL;
     DNN_CHECK(dnnl_matmul_primitive_desc_create(&desc, engine, a, b, bias, c, attr));
@@ -167,8 +151,8 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
     return desc;
 }
 
-dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
-                                       DnnMd c, const_dnnl_primitive_attr_t attr)
+static dnnl_primitive_desc_t product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
+                                          DnnMd c, const_dnnl_primitive_attr_t attr)
 {
     dnnl_primitive_desc_t desc = NULL;
     dnnl_matmul_desc_t op;
@@ -179,12 +163,16 @@ dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, D
 
 #endif
 
-dnnl_primitive_attr_t dnn_own_scratch(void)
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c,
+                                       bool own_scratch)
 {
     dnnl_primitive_attr_t attr;
     DNN_CHECK(dnnl_primitive_attr_create(&attr));
-    DNN_CHECK(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
-    return attr;
+    DNN_CHECK(dnnl_primitive_attr_set_scratchpad_mode(
+        attr, own_scratch ? dnnl_scratchpad_mode_user : dnnl_scratchpad_mode_library));
+    dnnl_primitive_desc_t desc = product_desc(engine, a, b, bias, c, attr);
+    DNN_CHECK(dnnl_primitive_attr_destroy(attr));
+    return desc;
 }
 
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,

@@ -20,12 +20,10 @@ void dnn_check(dnnl_status_t status, const char *call, const char *file, int lin
 
 // Free with dnn_md_free.
 DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag);
-// A matrix whose element (i, j) is at i * row_stride + j * column_stride.
-DnnMd dnn_matrix(int rows, int columns, int row_stride, int column_stride, dnnl_data_type_t type);
 DnnMd dnn_md_copy(const_dnnl_memory_desc_t md);
 void dnn_md_free(DnnMd md);
 
-typedef enum { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_WEIGHTS } DnnPass;
+typedef enum { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_WEIGHTS, DNN_PASSES } DnnPass;
 
 typedef struct DnnConv {
     DnnMd x, w, bias, y;
@@ -45,12 +43,10 @@ typedef struct DnnPrimitive {
 // which avoid_brgemm prefers unless brgemm uses AMX.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
-// c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. attr: NULL, or dnn_own_scratch().
+// c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. own_scratch: the caller passes
+// oneDNN's scratch memory (DNNL_ARG_SCRATCHPAD), so that several threads can run products at once.
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c,
-                                       const_dnnl_primitive_attr_t attr);
-// With this attribute, the caller passes the primitive's scratch memory, so that several threads
-// can run such primitives at once. Free the attribute with dnnl_primitive_attr_destroy.
-dnnl_primitive_attr_t dnn_own_scratch(void);
+                                       bool own_scratch);
 // Takes ownership of the description. arguments: up to 4 DNNL_ARG_*. mds: one for each.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds);

@@ -16,8 +16,8 @@ Ops *ops_new(Device *device, const OpsConfig *config)
 
 void ops_free(Ops *ops)
 {
-    device_free(ops->device, ops->scratch);
-    device_free(ops->device, ops->wide);
+    device_free(ops->device, ops->scratch.memory);
+    device_free(ops->device, ops->wide.memory);
     DNN_CHECK(dnnl_stream_destroy(ops->stream));
     DNN_CHECK(dnnl_engine_destroy(ops->engine));
     free(ops);
@@ -38,20 +38,27 @@ bool ops_emulates(const Device *device, Type type)
 
 const bool ops_beside = false;
 
+Stream *ops_fork(Ops *ops) { return compute(ops); }
+
 void ops_join(Ops *ops) { }
 
-static void need(Ops *ops, float **memory, size_t *has, size_t count)
+static void need(Ops *ops, Room *room, size_t bytes)
 {
-    if (count <= *has)
+    if (bytes <= room->bytes)
         return;
-    device_free(ops->device, *memory);
-    *memory = device_alloc(ops->device, count * sizeof(float));
-    *has = count;
+    device_free(ops->device, room->memory);
+    *room = (Room){ device_alloc(ops->device, bytes), bytes };
 }
 
-void ops_need_scratch(Ops *ops, size_t count)
+void ops_need_scratch(Ops *ops, size_t bytes) { need(ops, &ops->scratch, bytes); }
+
+void *ops_scratch(const Ops *ops) { return ops->scratch.memory; }
+
+void ops_need_wide(Ops *ops, size_t count) { need(ops, &ops->wide, count * sizeof(float)); }
+
+int ops_together(const Ops *ops, int count, size_t bytes)
 {
-    need(ops, &ops->scratch, &ops->scratch_count, count);
+    const size_t cache = 1 << 18;       // bytes that a core keeps well
+    size_t each = bytes < cache ? cache / bytes : 1, all = each * device_threads(ops->device);
+    return all < (size_t)count ? (int)all : count;
 }
-
-void ops_need_wide(Ops *ops, size_t count) { need(ops, &ops->wide, &ops->wide_count, count); }

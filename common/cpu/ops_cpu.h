@@ -3,14 +3,19 @@
 #include "cpu/onednn.h"
 #include "ops/op.h"
 
+// Memory that grows.
+typedef struct Room {
+    void *memory;
+    size_t bytes;
+} Room;
+
 struct Ops {
     Device *device;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    float *scratch;         // for one convolution at a time: what it reorders or expands
-    size_t scratch_count;
-    float *wide;            // for one emulated operation at a time: its inputs and outputs, in f32
-    size_t wide_count;
+    Room scratch;           // for one operation at a time
+    Room wide;              // for one emulated product or convolution at a time: its inputs and
+                            // outputs, in f32
 
     int norm_processes;     // processes that share BatchNorm's statistics
     OpsGather norm_gather;
@@ -19,9 +24,13 @@ struct Ops {
 
 static inline Stream *compute(const Ops *ops) { return device_stream(ops->device); }
 
-// Makes ops->scratch at least count floats long. The memory may move, so call it only in op_new.
-void ops_need_scratch(Ops *ops, size_t count);
-void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
+static inline dnnl_data_type_t dnn_type(Type type)
+{
+    return type == TYPE_F32 ? dnnl_f32 : dnnl_bf16;
+}
+
+// Makes ops->wide at least `count` floats long. The memory may move: call it in op_new.
+void ops_need_wide(Ops *ops, size_t count);
 
 // Returns the values, or if the operation is emulated, an f32 copy of them. The copy is made at
 // *room, a place in ops->wide, and *room then moves past the copy.

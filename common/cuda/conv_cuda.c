@@ -1,9 +1,10 @@
-// conv_cuda.c - convolutions and linear layers, through cuDNN or as one matrix product.
+// conv_cuda.c - convolutions through cuDNN, except those of ops/linear.c.
 //
 // The arena has the live weights (ops/op.h) in the order that cuDNN prefers for NHWC images.
 //
-// With 16-bit types, a convolution reads a 16-bit copy of the live weights. Where a library's type
-// is not the one ops.h promises, a CUDA kernel converts the data from or to scratch memory.
+// With 16-bit types, a convolution reads a 16-bit copy of the live weights. cuDNN has no engine
+// that makes f32 gradients from 16-bit tensors. So, as in PyTorch, gradients are rounded to the
+// tensors' type, and then widened. y is rounded, too, before a bias is added.
 //
 // A small convolution leaves most of a large GPU idle, and no layer's backward needs the gradients
 // of other layers' weights. So gradients of weights have a stream of their own, until ops_join.
@@ -17,18 +18,8 @@
 #include <string.h>
 
 typedef struct Conv {
-    Ops *ops;
-    OpSpec spec;
-    Shape y;
-    size_t live_count;              // weights
-    bool is_product;                // the live taps cover the whole image: y = x w^T
-    Gemm products[PASS_COUNT];
-    const ConvPlan *plans[PASS_COUNT];  // otherwise; shared by layers with the same convolution
-    Type results[PASS_COUNT];       // what the library writes
-    size_t aside_at[PASS_COUNT];    // where our part of scratch memory begins, after the library's
+    const ConvPlan *plans[PASS_COUNT];  // shared by layers with the same convolution
 } Conv;
-
-enum { ALIGNMENT = 16 };            // bytes: of x, w and y
 
 static cudnnDataType_t cudnn_type(Type type)
 {
@@ -142,85 +133,20 @@ static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass, 
 
 // --- making a convolution ------------------------------------------------------------------------
 
-// If each image of x is one row of `features` numbers and matrices are row-major:
-//
-//   forward  y  (n, k)        = x  (n, features)  times w (k, features) transposed
-//   data     dx (n, features) = dy (n, k)         times w (k, features)
-//   weights  dw (k, features) = dy (n, k) transposed, times x (n, features)
-//
-// cuBLAS is column-major and so sees each matrix transposed: swap the factors.
-static GemmProblem product_problem(const ConvProblem *c, ConvPass pass)
-{
-    int n = c->n, k = c->k, features = c->r * c->s * c->c;
-    switch (pass) {
-    case PASS_FORWARD:          // y' (k, n) = w (k, features) x' (features, n)
-        return (GemmProblem){ .m = k, .n = n, .k = features, .transpose_a = true };
-    case PASS_DATA:             // dx' (features, n) = w' (features, k) dy' (k, n)
-        return (GemmProblem){ .m = features, .n = n, .k = k };
-    default:                    // dw' (features, k) = x' (features, n) dy (n, k)
-        return (GemmProblem){ .m = features, .n = k, .k = n, .transpose_b = true };
-    }
-}
-
-// Bytes that a pass stores in scratch memory: y before the bias is added, dy rounded from f32, or
-// dw as cuDNN rounds it.
-static size_t aside_bytes(const Conv *conv, ConvPass pass)
-{
-    Type type = conv->spec.x.type, y = conv->y.type, result = conv->results[pass];
-    if (pass == PASS_FORWARD)
-        return result == y ? 0 : shape_count(conv->y) * type_size(result);
-    if (pass == PASS_WEIGHTS && result != TYPE_F32)
-        return conv->live_count * type_size(result);
-    return type == y ? 0 : shape_count(conv->y) * type_size(type);
-}
-
-static void need_scratch(Conv *conv, ConvPass pass, size_t workspace)
-{
-    conv->aside_at[pass] = round_up(workspace, 256);
-    lane_need_scratch(lane_of(conv->ops, pass), conv->aside_at[pass] + aside_bytes(conv, pass));
-}
-
-// The type of a product: f32 if a bias is still to be added, or if ops.h wants f32.
-static Type product_result(const Conv *conv, ConvPass pass)
-{
-    if (pass == PASS_DATA)
-        return conv->spec.x.type;
-    return pass == PASS_WEIGHTS || conv->spec.bias ? TYPE_F32 : conv->y.type;
-}
-
-// With --tf32, f32 products use TF32, but not in the last layer (f32_out).
-static void make_products(Conv *conv, const ConvProblem *problem)
-{
-    bool f32 = conv->spec.x.type == TYPE_F32;
-    bool tf32 = f32 && conv->ops->config.tf32 && !conv->spec.f32_out;
-    for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
-        if (pass == PASS_DATA && !conv->spec.needs_dx)
-            continue;
-        GemmProblem product = product_problem(problem, pass);
-        conv->results[pass] = product_result(conv, pass);
-        product.dtype = cuda_type(conv->spec.x.type);
-        product.result = cuda_type(conv->results[pass]);
-        product.compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-        gemm_new(&conv->products[pass], conv->ops->blas, &product);
-        need_scratch(conv, pass, conv->products[pass].workspace);
-    }
-}
-
-// cuDNN has no engine that makes f32 gradients from 16-bit tensors. So, as in PyTorch, gradients
-// are rounded to the tensors' type. y is rounded, too, before a bias is added.
-//
 // There is no race if bits must be the same in every run, because each run may have a different
 // winner. There is none for a second batch size either, as memory may be short, or if other
 // processes slow down the engines.
-static void find_plans(Conv *conv, const ConvProblem *problem, bool is_first)
+static void find_plans(Conv *conv, const Op *op, bool is_first)
 {
-    bool race = !conv->ops->config.deterministic && is_first && !conv->ops->device->takes_turns;
+    Ops *ops = op->ops;
+    ConvProblem problem = conv_problem(&op->spec, cudnn_type(op->spec.x.type));
+    bool race = !ops->config.deterministic && is_first && !ops->device->takes_turns;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
-        if (pass == PASS_DATA && !conv->spec.needs_dx)
+        if (pass == PASS_DATA && !op->spec.needs_dx)
             continue;
-        conv->results[pass] = conv->spec.x.type;
-        conv->plans[pass] = find_plan(conv->ops, problem, pass, race);
-        need_scratch(conv, pass, (size_t)conv->plans[pass]->workspace);
+        Lane *lane = lane_of(ops, pass);
+        conv->plans[pass] = find_plan(ops, &problem, pass, race);
+        lane_need(lane, &lane->workspace, (size_t)conv->plans[pass]->workspace);
     }
 }
 
@@ -236,100 +162,51 @@ void conv_plans_free(Ops *ops)
 void *conv_new(const Op *op, const void *like)
 {
     Conv *conv = xcalloc(1, sizeof *conv);
-    const OpSpec *spec = &op->spec;
-    ConvProblem problem = conv_problem(spec, cudnn_type(spec->x.type));
-    CHECK(spec->x.type != TYPE_BF16 || op->ops->device->major >= 8, "--amp fp16 works on this GPU",
-          "GPU %d (%s) has no instructions for bf16: they need compute capability 8.0",
-          op->ops->device->index, op->ops->device->name);
+    const Type type = op->spec.x.type;
+    Lane *beside = &op->ops->beside;
     device_use(op->ops->device);
-    conv->ops = op->ops;
-    conv->spec = *spec;
-    conv->y = op->y;
-    conv->live_count = conv_live_count(op);
-    conv->is_product = conv_is_product(&problem);
+    cuda_check_type(op->ops->device, type);
     PROGRESS_DOING("loading", "cuDNN's engines");    // the first plan loads them
-    if (conv->is_product)
-        make_products(conv, &problem);
-    else
-        find_plans(conv, &problem, !like);
+    find_plans(conv, op, !like);
+    if (type != TYPE_F32)
+        lane_need(beside, &beside->scratch, conv_live_count(op) * type_size(type));
     return conv;
 }
 
-void conv_free(void *own)
-{
-    Conv *conv = own;
-    for (ConvPass pass = 0; pass < PASS_COUNT; pass++)
-        gemm_free(&conv->products[pass]);
-    free(conv);
-}
+void conv_free(void *own) { free(own); }
 
 // --- computing -----------------------------------------------------------------------------------
 
 // A pass gets x, w and y, or gradients in their place, and writes one of the three.
-static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, const void *y)
+static void run_pass(const Op *op, ConvPass pass, const void *x, const void *w, const void *y)
 {
-    const Ops *ops = conv->ops;
-    const Lane *lane = lane_of(conv->ops, pass);
-    CHECK(((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % ALIGNMENT == 0, "",
-          "a convolution's tensors must be aligned to 16 bytes: x %p, w %p, y %p", x, w, y);
-    device_use(ops->device);
-    void *px = (void *)(uintptr_t)x, *pw = (void *)(uintptr_t)w, *py = (void *)(uintptr_t)y;
-    if (!conv->is_product) {
-        conv_plan_run(conv->plans[pass], lane->cudnn, px, pw, py, lane->scratch);
-    } else if (pass == PASS_FORWARD) {
-        gemm_run(&conv->products[pass], ops->blas, lane, pw, px, py);
-    } else if (pass == PASS_DATA) {
-        gemm_run(&conv->products[pass], ops->blas, lane, pw, py, px);
-    } else {
-        gemm_run(&conv->products[pass], ops->blas, lane, px, py, pw);
-    }
-}
-
-static int64_t output_rows(const Conv *conv) { return (int64_t)conv->y.n * conv->y.h * conv->y.w; }
-
-static void *aside(const Conv *conv, ConvPass pass)
-{
-    return (char *)lane_of(conv->ops, pass)->scratch + conv->aside_at[pass];
+    const Conv *conv = op->own;
+    const Lane *lane = lane_of(op->ops, pass);
+    device_use(op->ops->device);
+    cuda_check_aligned(x, w, y);
+    conv_plan_run(conv->plans[pass], lane->cudnn, (void *)x, (void *)w, (void *)y,
+                  lane->workspace.memory);
 }
 
 void conv_forward(const Op *op, const OpArgs *a)
 {
-    Conv *conv = op->own;
-    Type type = conv->y.type, result = conv->results[PASS_FORWARD];
-    void *sums = result == type ? a->y : aside(conv, PASS_FORWARD);
-    run_pass(conv, PASS_FORWARD, a->x, a->w, sums);
-    if (conv->spec.bias)
-        bias_add(conv->ops, type, output_rows(conv), conv->y.c, a->bias, result, sums,
-                 a->y);
-}
-
-// The gradient of y in the type of x: dy, or a rounded copy in scratch memory.
-static const void *gradient(const Conv *conv, ConvPass pass, const void *dy)
-{
-    if (conv->y.type == conv->spec.x.type)
-        return dy;
-    values_narrow(conv->ops, lane_of(conv->ops, pass)->stream, conv->spec.x.type,
-                  shape_count(conv->y), dy, 1, aside(conv, pass));
-    return aside(conv, pass);
-}
-
-static void backward_weights(Conv *conv, const OpArgs *a)
-{
-    Type result = conv->results[PASS_WEIGHTS];
-    void *sums = result == TYPE_F32 ? a->dw : aside(conv, PASS_WEIGHTS);
-    ops_fork(conv->ops);
-    run_pass(conv, PASS_WEIGHTS, a->x, sums, gradient(conv, PASS_WEIGHTS, a->dy1));
-    if (result != TYPE_F32)
-        values_widen(conv->ops, conv->ops->beside.stream, result, conv->live_count, sums, a->dw);
-    if (conv->spec.bias)
-        bias_gradient(conv->ops->beside.stream, conv->y.type, output_rows(conv), conv->y.c,
-                      a->dy1, a->dbias);
+    const Shape *y = &op->y;
+    run_pass(op, PASS_FORWARD, a->x, a->w, a->y);
+    if (op->spec.bias)
+        bias_add(op->ops, y->type, shape_count(*y) / y->c, y->c, a->bias, y->type, a->y, a->y);
 }
 
 void conv_backward(const Op *op, const OpArgs *a)
 {
-    Conv *conv = op->own;
-    backward_weights(conv, a);
+    const Shape *y = &op->y;
+    const bool rounds = y->type != TYPE_F32;
+    void *dw = rounds ? op->ops->beside.scratch.memory : a->dw;
+    Stream *beside = ops_fork(op->ops);
+    run_pass(op, PASS_WEIGHTS, a->x, dw, a->dy1);
+    if (rounds)
+        values_widen(op->ops, beside, y->type, conv_live_count(op), dw, a->dw);
+    if (op->spec.bias)
+        bias_gradient(beside, y->type, shape_count(*y) / y->c, y->c, a->dy1, a->dbias);
     if (a->dx)
-        run_pass(conv, PASS_DATA, a->dx, a->w, gradient(conv, PASS_DATA, a->dy1));
+        run_pass(op, PASS_DATA, a->dx, a->w, a->dy1);
 }

@@ -1,4 +1,4 @@
-// cuda_internal.h - shared in the CUDA backend: error checks, Device, Ops, matrix products.
+// cuda_internal.h - shared in the CUDA backend: error checks, Device, Ops.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -55,12 +55,18 @@ struct Device {
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
 
-// A stream for the libraries' calls. These run one after another, so they share scratch memory.
+// Memory that grows.
+typedef struct Room {
+    void *memory;
+    size_t bytes;
+} Room;
+
+// A stream for operations. They run one after another, so they share memory.
 typedef struct Lane {
     Stream *stream;
     cudnnHandle_t cudnn;
-    void *scratch;
-    size_t scratch_bytes;
+    Room workspace;             // for the libraries
+    Room scratch;               // for us
 } Lane;
 
 struct Ops {
@@ -78,53 +84,17 @@ struct Ops {
 
 static inline Stream *compute(const Ops *ops) { return &ops->device->compute; }
 
-// Makes the lane's scratch memory at least `bytes` long. Call it only in op_new.
-void lane_need_scratch(Lane *lane, size_t bytes);
-// Later work on `beside` runs after everything that `main` has so far.
-void ops_fork(Ops *ops);
+// Makes a room of the lane at least `bytes` large. Call it only in op_new.
+void lane_need(Lane *lane, Room *room, size_t bytes);
 void conv_plans_free(Ops *ops);
 
-// --- our own kernels: kernels_*.cu ---------------------------------------------------------------
+// Fails if the GPU has no instructions for the type.
+void cuda_check_type(const Device *device, Type type);
+// What libraries read and write must begin at multiples of this many bytes.
+enum { CUDA_ALIGNMENT = 16 };
+void cuda_check_aligned(const void *a, const void *b, const void *c);
 
-cudaError_t kernels_present(void);
-
-// For attention: copies from rows of tokens (samples, T, parts, heads, d) to matrices of heads
-// (parts, samples, heads, T, d), or (if not `split`) back.
-void heads_copy(Ops *ops, const OpSpec *s, int parts, bool split, const void *from,
-                void *to);
-// The rows of (samples, heads, T, T): scores become P, their causal softmax (ops/attention.h), and
-// h becomes dropout(P). Unless dh is NULL, dh becomes dP, and ds the gradient of the scores.
-void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores, void *h,
-                  float *dh, void *ds);
-
-// --- matrix products -----------------------------------------------------------------------------
-
-// D (m, n) = op(A) op(B), column-major and without gaps. The matrices of `batch` products (0: one)
-// follow each other.
-typedef struct GemmProblem {
-    int m, n, k;
-    bool transpose_a, transpose_b;
-    int batch;
-    cudaDataType_t dtype, result;   // of A and B; of D
-    cublasComputeType_t compute;
-} GemmProblem;
-
-static inline cudaDataType_t cuda_type(Type type)
-{
-    return type == TYPE_F32 ? CUDA_R_32F : type == TYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-typedef struct Gemm {
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a, b, d;
-    cublasLtMatmulAlgo_t algorithm;
-    size_t workspace;           // bytes
-} Gemm;
-
-void gemm_new(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *problem);
-void gemm_free(Gemm *gemm);
-void gemm_run(const Gemm *gemm, cublasLtHandle_t blas, const Lane *lane, const void *a,
-              const void *b, void *d);
+cudaError_t kernels_present(void);      // kernels_present.cu
 
 #ifdef __cplusplus
 }

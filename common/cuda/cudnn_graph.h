@@ -22,10 +22,6 @@ typedef struct ConvProblem {
 
 // The convolution of spec, reduced to its live taps; all tensors of one type.
 ConvProblem conv_problem(const OpSpec *spec, cudnnDataType_t dtype);
-// Does the kernel have one place, where it covers the whole image? Then y = x w^T, a product of two
-// matrices.
-bool conv_is_product(const ConvProblem *problem);
-
 typedef enum { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS, PASS_COUNT } ConvPass;
 
 typedef struct ConvPlan {

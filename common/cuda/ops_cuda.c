@@ -53,7 +53,8 @@ static void lane_open(Lane *lane, Stream *stream)
 static void lane_close(Lane *lane)
 {
     stream_sync(lane->stream);
-    device_free(lane->stream->device, lane->scratch);
+    device_free(lane->stream->device, lane->workspace.memory);
+    device_free(lane->stream->device, lane->scratch.memory);
     CUDNN(cudnnDestroy(lane->cudnn));
 }
 
@@ -94,23 +95,44 @@ Type ops_best_type(const Device *device)
 
 bool ops_emulates(const Device *device, Type type) { return false; }
 
-// Old blocks stay allocated: queued or recorded work may use them. The size at least doubles, so
-// the old blocks together are no larger than the current one.
-void lane_need_scratch(Lane *lane, size_t bytes)
+// Old memory stays allocated: queued or recorded work may use it. The size at least doubles, so the
+// old memory together is no larger than the current one.
+void lane_need(Lane *lane, Room *room, size_t bytes)
 {
-    if (bytes <= lane->scratch_bytes)
+    if (bytes <= room->bytes)
         return;
-    lane->scratch_bytes = bytes > 2 * lane->scratch_bytes ? bytes : 2 * lane->scratch_bytes;
-    lane->scratch = device_alloc(lane->stream->device, lane->scratch_bytes);
+    room->bytes = bytes > 2 * room->bytes ? bytes : 2 * room->bytes;
+    room->memory = device_alloc(lane->stream->device, room->bytes);
+}
+
+void ops_need_scratch(Ops *ops, size_t bytes) { lane_need(&ops->main, &ops->main.scratch, bytes); }
+
+void *ops_scratch(const Ops *ops) { return ops->main.scratch.memory; }
+
+int ops_together(const Ops *ops, int count, size_t bytes) { return count; }
+
+void cuda_check_type(const Device *device, Type type)
+{
+    CHECK(type != TYPE_BF16 || device->major >= 8, "--amp fp16 works on this GPU",
+          "GPU %d (%s) has no instructions for bf16: they need compute capability 8.0",
+          device->index, device->name);
+}
+
+void cuda_check_aligned(const void *a, const void *b, const void *c)
+{
+    CHECK(((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % CUDA_ALIGNMENT == 0, "",
+          "the arrays of an operation must be aligned to %d bytes: %p, %p, %p", CUDA_ALIGNMENT, a,
+          b, c);
 }
 
 const bool ops_beside = true;
 
-void ops_fork(Ops *ops)
+Stream *ops_fork(Ops *ops)
 {
     event_record(ops->forked, ops->main.stream);
     stream_wait(ops->beside.stream, ops->forked);
     ops->beside_is_done = false;
+    return ops->beside.stream;
 }
 
 void ops_join(Ops *ops)

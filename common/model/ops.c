@@ -28,12 +28,14 @@ static Shape row(Shape x, int c) { return (Shape){ x.n, c, 1, 1, x.type }; }
 static Shape mean_row(const OpSpec *spec) { return row(spec->x, spec->x.c); }
 static Shape heads_row(const OpSpec *spec) { return row(spec->x, spec->x.c / 3); }
 
-static const struct {
+typedef struct Kind {
     OpOutput *output;
     OpRun *forward, *backward;
     OpNew *new;
     OpFree *free;
-} kinds[OP_KINDS] = {
+} Kind;
+
+static const Kind kinds[OP_KINDS] = {
     [OP_CONV] = { conv_output, conv_forward, conv_backward, conv_new, conv_free },
     [OP_NORM] = { same, norm_forward, norm_backward, norm_new, norm_free },
     [OP_RELU] = { same, relu_forward, relu_backward },
@@ -46,24 +48,33 @@ static const struct {
     [OP_ADD] = { same, add_forward, add_backward },
 };
 
+static const Kind linear = { conv_output, linear_forward, linear_backward, linear_new,
+                             linear_free };
+
+static const Kind *kind_of(const OpSpec *spec)
+{
+    return conv_is_product(spec) ? &linear : &kinds[spec->kind];
+}
+
 Op *op_new(Ops *ops, const OpSpec *spec, const Op *like)
 {
+    const Kind *kind = kind_of(spec);
     Op *op = xcalloc(1, sizeof *op);
-    *op = (Op){ ops, *spec, kinds[spec->kind].output(spec) };
-    if (kinds[spec->kind].new)
-        op->own = kinds[spec->kind].new(op, like ? like->own : NULL);
+    *op = (Op){ ops, *spec, kind->output(spec) };
+    if (kind->new)
+        op->own = kind->new(op, like ? like->own : NULL);
     return op;
 }
 
 void op_free(Op *op)
 {
     if (op && op->own)
-        kinds[op->spec.kind].free(op->own);
+        kind_of(&op->spec)->free(op->own);
     free(op);
 }
 
 Shape op_output(const Op *op) { return op->y; }
 
-void op_forward(const Op *op, const OpArgs *args) { kinds[op->spec.kind].forward(op, args); }
+void op_forward(const Op *op, const OpArgs *args) { kind_of(&op->spec)->forward(op, args); }
 
-void op_backward(const Op *op, const OpArgs *args) { kinds[op->spec.kind].backward(op, args); }
+void op_backward(const Op *op, const OpArgs *args) { kind_of(&op->spec)->backward(op, args); }

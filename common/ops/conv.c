@@ -37,6 +37,17 @@ LiveTaps conv_live_taps(const OpSpec *s)
     return t;
 }
 
+bool conv_is_product(const OpSpec *s)
+{
+    if (s->kind != OP_CONV)
+        return false;
+    const Shape y = conv_output(s);
+    const LiveTaps t = conv_live_taps(s);
+    bool pointwise = s->kernel_h == 1 && s->kernel_w == 1 && s->stride == 1 && s->pad == 0;
+    bool covers = y.h == 1 && y.w == 1 && t.rows == s->x.h && t.cols == s->x.w;
+    return pointwise || covers;
+}
+
 static size_t weights_of(const OpSpec *s, int rows, int cols)
 {
     return (size_t)s->out_channels * rows * cols * s->x.c;

@@ -1,5 +1,5 @@
-// transformer.c - a transformer's layers, except matrix products and attention.
-#include "ops/attention.h"
+// transformer.c - a transformer's layers, except linear ones and attention.
+#include "ops/dropout.h"
 
 // --- embedding -----------------------------------------------------------------------------------
 
