@@ -9,7 +9,7 @@
 #   copy       the learner's folder      id       03-1
 #   source     the step, or finished/    program  the folder in build/cpu: 03_ddp_fork; gpu-1 if step is "none"
 #   finished   the folder in build/cpu of the finished program: the step's, or the exercise's own (05-6)
-#   exercise   the exercise's folder     limit    deadline of one run, in s (20); a check may change it
+#   exercise   the exercise's folder     limit    deadline of one run, in s (60); a check may change it
 #   why        explanation of the next claim: printed if the claim fails, cleared if it holds
 set -u
 exercise=$1 copy=$2 build=$3 made=$4
@@ -21,7 +21,7 @@ source=$root/$step program=$step
 [ "$step" != none ] || source=$exercise/finished program=$id
 finished=$program
 [ ! -d "$exercise/finished" ] || finished=$id
-limit=20 why='' status=0 train='' launch='' harness=''
+limit=60 why='' status=0 train='' launch='' harness=''
 
 good=✓ bad=✗
 [[ ${LC_ALL:-${LC_CTYPE:-${LANG:-}}} == *[Uu][Tt][Ff]* ]] || good=ok bad=no

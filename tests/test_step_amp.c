@@ -1,5 +1,5 @@
 // test_step_amp.c - one training step in 16-bit types, compared with PyTorch's autocast.
-// ctest: PROCESSORS 2 TIMEOUT 200 BACKENDS cpu cuda fake SANITIZERS none
+// ctest: PROCESSORS 2 TIMEOUT 400 BACKENDS cpu cuda fake SANITIZERS none
 //
 // Two programs that round to 8 bits share hardly any digits, so we compare their distances from an exact step in
 // float64. From the same state, our distance may be at most twice PyTorch's for each tensor's gradient, update or
