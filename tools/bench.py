@@ -471,7 +471,7 @@ def epoch_rows(epochs, first):
     theirs = epochs["torch"]
     images, wait, peak = map(median, zip(*map(ours_epoch, epochs["ours"])))
     return [
-        against("an epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs),),
+        against("an epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs)),
         against("start of process to end of first step, s", median(first["ours"][1:]), median(first["torch"][1:]), 2),
         against("peak memory without the data set, MiB", peak, median(e["peak_mb"] - e["data_mb"] for e in theirs)),
         against("waiting for data, % of the epoch", 100 * wait, 100 * median(e["wait_share"] for e in theirs), 2)]
@@ -826,6 +826,19 @@ GPU_GPTS = {
 BF16_PEAK = 989e12          # operations a second, of an H100 or H200
 
 
+def gpu_times(b, command, torch, batch, tokens=1):
+    """-> our ms per step, {mode: PyTorch's}. tokens: how many PyTorch counts in one of our samples. The first epoch
+    records the CUDA graph and is not measured."""
+
+    def ours():
+        return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
+
+    found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
+    torch.close()
+    return 1e3 * batch / median(found["ours"]), {mode: 1e3 * batch * tokens / median(rates)
+                                                 for mode, rates in torch.rates.items()}
+
+
 def gpu_job(b, name):
     """-> our ms per step, {mode: PyTorch's}, floor. PyTorch uses one batch in the GPU's memory, and we no
     augmentation."""
@@ -835,17 +848,9 @@ def gpu_job(b, name):
                         *(("--amp", kind) if amp else ("--tf32",)), "--no-augment", "--train-samples", 256 * steps,
                         "--test-samples", 256, "--epochs", epochs, "-p", group,
                         *(() if b.data and size == 32 else ("--data", "synthetic", "--image-size", size)))
-
-    def ours():
-        """The first epoch records the CUDA graph and is not measured."""
-        return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
-
     torch = Torch(b, "step", b.args.modes, ("eager",), device="cuda", arch=arch, type=kind, size=size, group=group,
                   steps=steps * (epochs - 1))
-    found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
-    torch.close()
-    times = {mode: 256e3 / median(rates) for mode, rates in torch.rates.items()}
-    return 256e3 / median(found["ours"]), times, floor
+    return *gpu_times(b, command, torch, 256), floor
 
 
 def gpu_gpt_job(b, name):
@@ -856,18 +861,11 @@ def gpu_gpt_job(b, name):
     command = [b.program("05_ddp_amp/train"),
                *gpt_options(random_text(b, 2000000), layers, heads, width, size, batch), "--amp", "bf16",
                "--train-samples", batch * steps, "--epochs", epochs, "-p", group]
-
-    def ours():
-        return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
-
     torch = Torch(b, "gpt", [mode for mode in b.args.modes if mode != "channels_last"], ("eager",), device="cuda",
                   arch=f"{layers}x{heads}x{width}", type="bf16", size=size, batch=batch, group=group,
                   steps=steps * (epochs - 1), data=None)
-    found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
-    torch.close()
-    times = {mode: 1e3 * size * batch / median(rates) for mode, rates in torch.rates.items()}
     floor = [1e3 * size * batch * gpt_operations(layers, width, size, share) / BF16_PEAK for share in (0.5, 1)]
-    return 1e3 * batch / median(found["ours"]), times, floor
+    return *gpu_times(b, command, torch, batch, size), floor
 
 
 def gpu_row(name, ours, torch, floor):
