@@ -25,10 +25,15 @@ void ops_free(Ops *ops)
 
 static bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted) == wanted; }
 
-// With instructions for bf16, a step in bf16 is faster than in f32 (docs/benchmarks.md).
+// A step is faster in bf16 than in f32 with AMX, and on AMD with AVX-512's instructions for bf16. On
+// Intel, those are slower than f32's (docs/benchmarks.md).
 Type ops_best_type(const Device *device)
 {
-    return has(dnnl_cpu_isa_avx512_core_bf16) ? TYPE_BF16 : TYPE_F32;
+    bool pays = has(dnnl_cpu_isa_avx512_core_amx);
+#ifdef __x86_64__
+    pays |= has(dnnl_cpu_isa_avx512_core_bf16) && __builtin_cpu_is("amd");
+#endif
+    return pays ? TYPE_BF16 : TYPE_F32;
 }
 
 bool ops_emulates(const Device *device, Type type)
