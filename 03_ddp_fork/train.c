@@ -199,7 +199,6 @@ static void report(Job *job)
         .epochs = job->config->epochs,
         .step = job->state.step,
         .steps = steps_per_epoch(job),
-        .final = should_stop(job),
         .stats = read_finite(job, job->train_stats),
         .lr = learning_rate(job, job->state.step - 1),
         .data_wait_ms = loader_wait_ms(job->train),
@@ -280,7 +279,7 @@ static bool train_epoch(Job *job)
 {
     int64_t steps = steps_per_epoch(job);
     choose_samples(job);
-    log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs, job->state.step, steps);
+    log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
         // A recording (a CUDA graph) holds addresses: each of the loader's buffers needs its own.

@@ -118,7 +118,6 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
 {
     signal(SIGALRM, end_late);              // the store does not watch this rank yet
     alarm(c->timeout > 0 ? (unsigned)c->timeout + 1 : 0);
-    setenv("TERM", "dumb", 1);      // no progress bar: stdout may be a terminal that mpirun made
     openmpi_begin(world);
     name_rank(world);
     if (world->rank == 0 && world->size > 1)

@@ -229,7 +229,6 @@ static void report(Job *job)
         .epochs = job->config->epochs,
         .step = job->state.step,
         .steps = steps_per_epoch(job),
-        .final = should_stop(job),
         .stats = eval_sum(job->eval, read_finite(job, job->train_stats)),
         .all_ranks = true,
         .lr = learning_rate(job, job->state.step - 1),
@@ -314,7 +313,7 @@ static bool train_epoch(Job *job)
 {
     int64_t steps = steps_per_epoch(job);
     choose_samples(job);
-    log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs, job->state.step, steps);
+    log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
         // A recording (a CUDA graph) holds addresses: each of the loader's buffers needs its own.
