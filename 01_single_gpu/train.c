@@ -407,7 +407,7 @@ static int run(Job *job)
     trace_open(job->config->log.trace);
     launcher_check(1);      // mpirun and the like would start several independent runs
     choose_files(job);
-    interrupt_install(true);
+    interrupt_install();
     open_data(job);
     open_model(job);
     open_loaders(job);

@@ -455,7 +455,7 @@ static int run(Job *job)
     trace_open(job->config->log.trace);
     spawn(&job->config->spawn, &job->world);     // returns in each rank; the parent waits
     choose_files(job);
-    interrupt_install(true);
+    interrupt_install();
     open_data(job);
     open_model(job);
     connect_ranks(job);

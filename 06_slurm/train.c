@@ -494,7 +494,7 @@ static int run(Job *job)
     trace_open(job->config->log.trace);
     rendezvous(&job->config->rendezvous, job->args, &job->world);
     choose_files(job);
-    interrupt_install(true);
+    interrupt_install();
     open_data(job);
     agree_same(&job->world, "data", job->data.fingerprint);
     open_model(job);

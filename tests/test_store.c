@@ -65,7 +65,7 @@ static int enter(StoreConfig config, Part *part)
     World world = { .rank = config.rank, .size = config.size };
     setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
     test_redirect(path);
-    interrupt_install(false);
+    interrupt_install();
     check_set_rank(config.rank, config.size);
     if ((config.rank > 0 || config.size == 1) && play.socket > 0)
         close(play.socket);
