@@ -58,9 +58,6 @@ for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; d
 done
 expect 0 "$one alone ==" with "SLURM_STEP_NUM_TASKS=1 PMI_SIZE=1"
 
-few_files() { (ulimit -n "$@" && with "" ); }
-expect 0 "$one alone ==" few_files -S 40
-
 if unshare -rn true 2>/dev/null; then
     without_network() { unshare -rn timeout -k 5 60 "$@" "${tiny[@]}" --timeout 5; }
     expect 0 "weight hash" without_network "$train"

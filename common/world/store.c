@@ -212,7 +212,6 @@ void store_join(const StoreConfig *c, World *world)
     Store *s = &store;
     char all[2];
     *s = (Store){ .rank = c->rank, .lock = PTHREAD_MUTEX_INITIALIZER };
-    tcp_raise_limit();
     progress_call("meet");
     if (c->rank == 0) {
         store_serve(c);
