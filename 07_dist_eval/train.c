@@ -183,14 +183,12 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// `step` counts from 0 in each epoch. A run that was resumed with another global batch may have
-// taken more or fewer steps than the schedule has before this one.
+// `step` counts from 0 in each epoch.
 static double learning_rate(const Job *job, int64_t step)
 {
     const Config *c = job->config;
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
-    int64_t taken = job->state.global_step - job->state.step + step;
-    return optim_lr(&c->optim, job->world.size, taken, first + step, steps, c->epochs);
+    return optim_lr(&c->optim, job->world.size, first + step, steps, c->epochs);
 }
 
 // A recording repeats the same arguments, so it reads numbers that change from device memory.
