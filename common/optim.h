@@ -34,21 +34,13 @@ void optim_scale_options(Args *args, OptimConfig *config);
 double optim_lr(const OptimConfig *config, int ranks, int64_t step, int64_t steps_per_epoch,
                 int64_t epochs);
 
-// One state value for every parameter, with the layout of the model's parameters.
-typedef struct OptimArena {
-    const char *name;       // as Array's, "ddp.momentum."
-    float *values;          // device
-} OptimArena;
-
 enum { OPTIM_ARENAS = 2 };  // SGD has one, momentum; AdamW exp_avg and exp_avg_sq
 
 typedef struct Optim {
     const OptimConfig *config;
     Model *model;
-    OptimArena arenas[OPTIM_ARENAS];
+    Array arenas[OPTIM_ARENAS]; // a value for each parameter, with the layout of model->params
     int arena_count;
-    float *values;          // of all arenas, one after the other; device
-    size_t value_count;
     uint8_t *decays;        // AdamW: which parameters decay, as adamw_update wants it; device
 } Optim;
 // config and model must stay valid until optim_free.

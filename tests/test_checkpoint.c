@@ -62,7 +62,10 @@ static bool same_weights(const Run *a, const Run *b)
 
 static bool same_momentum(const Run *a, const Run *b)
 {
-    return same_floats(a->optim->values, b->optim->values, a->optim->value_count);
+    bool same = true;
+    for (int i = 0; i < a->optim->arena_count; i++)
+        same = same && same_floats(a->optim->arenas[i].values, b->optim->arenas[i].values, a->model->param_count);
+    return same;
 }
 
 static bool same_runs(const Run *a, const Run *b)

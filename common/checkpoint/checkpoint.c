@@ -28,7 +28,7 @@ int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS])
     list[n++] = (Array){ model->params, model->param_count, "" };
     list[n++] = (Array){ model->buffers, model->buffer_count, "" };
     for (int i = 0; optim && i < optim->arena_count; i++)
-        list[n++] = (Array){ optim->arenas[i].values, model->param_count, optim->arenas[i].name };
+        list[n++] = optim->arenas[i];
     return n;
 }
 

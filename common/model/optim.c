@@ -156,18 +156,18 @@ Optim *optim_new(const OptimConfig *config, Model *model)
     if (adamw && scales(config, "linear") && own_rank() == 0)
         WARN("use --lr-scale sqrt", "--lr-scale linear is SGD's rule: AdamW's learning rate should "
              "grow with the root of the number of ranks");
-    optim->value_count = (adamw ? 2 : 1) * model->param_count;
-    optim->values = device_alloc(model->device, optim->value_count * sizeof(float));
     for (int i = 0; i < OPTIM_ARENAS && names[adamw][i]; i++)
-        optim->arenas[optim->arena_count++] = (OptimArena){
-            names[adamw][i], optim->values + (size_t)i * model->param_count };
+        optim->arenas[optim->arena_count++] = (Array){
+            device_alloc(model->device, model->param_count * sizeof(float)), model->param_count,
+            names[adamw][i] };
     optim->decays = adamw ? decays_new(model) : NULL;
     return optim;
 }
 
 void optim_free(Optim *optim)
 {
-    device_free(optim->model->device, optim->values);
+    for (int i = 0; i < optim->arena_count; i++)
+        device_free(optim->model->device, optim->arenas[i].values);
     device_free(optim->model->device, optim->decays);
     free(optim);
 }
