@@ -209,7 +209,7 @@ static void save(Job *job, const char *suffix)
     if (!job->save)
         return;
     snprintf(path, sizeof path, "%s%s", job->save, suffix);
-    if (!checkpoint_save(path, job->model, job->optim, &job->state, job->data.name, &error))
+    if (!checkpoint_save(path, job->model, job->optim, &job->state, &error))
         FAIL_ERROR(&error);
     log_say(job->log, "   == saved: %s", path);
 }

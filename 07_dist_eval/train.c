@@ -264,7 +264,7 @@ static void save(Job *job, const char *suffix)
         return;
     snprintf(path, sizeof path, "%s%s", job->save, suffix);
     amp_save(&job->amp, &job->state);
-    if (!checkpoint_save(path, job->model, job->optim, &job->state, job->data.name, &error))
+    if (!checkpoint_save(path, job->model, job->optim, &job->state, &error))
         FAIL_ERROR(&error);
     log_say(job->log, "   == saved: %s", path);
 }

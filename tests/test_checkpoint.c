@@ -75,7 +75,7 @@ static bool same_runs(const Run *a, const Run *b)
 
 static bool save(const Run *r, const char *path, Error *err)
 {
-    return checkpoint_save(path, r->model, r->optim, &r->state, "cifar10", err);
+    return checkpoint_save(path, r->model, r->optim, &r->state, err);
 }
 
 static bool load(Run *r, const char *path, bool whole, Error *err)
