@@ -100,7 +100,7 @@ fails write 1 ENOSPC "write: No space left on device"
 fails write 2 short "write: No space left on device"
 fails fsync 1 EIO "fsync: Input/output error"
 fails rename 1 EACCES "rename: Permission denied"
-fails open 3 EROFS "cannot create a temporary file next to it: Read-only file system"
+fails open 2 EROFS "cannot create a temporary file next to it: Read-only file system"
 
 logged() { [ "$(grep -c "^$1 " log)" -ge "$2" ]; }
 # stopped_twice CALL AT: two SIGTERMs arrive during the AT-th CALL, which is slow.
