@@ -182,10 +182,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     store.rank = world->rank;
     store.size = world->size;
     store_join(&store, world);
-    int cores = agree_neighbours(world), all = machine_parent_cores();
-    if (strcmp(source, "Open MPI") == 0 && world->rank == 0 && cores < all)
-        WARN("mpirun --bind-to none allows all", "this machine's ranks may use only %d of %d cores",
-             cores, all);
+    agree_neighbours(world);
     introduce(source, world);
     char *options = args_shared(args);
     agree_same(world, "program", machine_program());

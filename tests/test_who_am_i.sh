@@ -31,13 +31,9 @@ expect 0 "$one environment ==" \
     with "RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 PMIX_RANK=1"
 
 if type -P mpirun >/dev/null; then
-    expect 0 "$one Open MPI ==" by_mpirun -np 1 --bind-to none "$train" "${tiny[@]}"
-    check "no warning about cores" not grep -q 'cores' "$TMP/output"
+    expect 0 "$one Open MPI ==" by_mpirun -np 1 "$train" "${tiny[@]}"
     expect 0 "" by_mpirun -np 2 "$train" "${tiny[@]}"
     check "rank 1 of 2" grep -qF '[init] == local rank: 1, global rank: 1 of 2: Open MPI ==' "$TMP/output"
-    if [ "$(nproc)" -gt 1 ]; then
-        expect 0 "may use only 1 of $(nproc) cores" by_mpirun -np 1 --bind-to core "$train" "${tiny[@]}"
-    fi
 fi
 
 wrong() # wrong TEXT "NAME=VALUE ..." OPTION...
