@@ -9,7 +9,6 @@ typedef struct LogConfig {
     const char *metrics;    // file for JSON lines, or NULL
     const char *trace;      // file for the timeline, or NULL
 } LogConfig;
-LogConfig log_defaults(void);
 // Sets the defaults and adds the options.
 void log_options(Args *args, LogConfig *config);
 

@@ -20,11 +20,8 @@ static int steps = 196, rank, ranks = 1;
 
 static Log *new_log(int print_freq)
 {
-    LogConfig config = log_defaults();
-    config.print_freq = print_freq;
-    config.metrics = metrics;
     check_set_rank(rank, ranks);
-    return log_new(&config, false);
+    return log_new(&(LogConfig){ .print_freq = print_freq, .metrics = metrics }, false);
 }
 
 static void wait_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }

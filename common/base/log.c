@@ -34,11 +34,9 @@ struct Log {
     } epoch;
 };
 
-LogConfig log_defaults(void) { return (LogConfig){ .print_freq = 50 }; }
-
 void log_options(Args *args, LogConfig *config)
 {
-    *config = log_defaults();
+    *config = (LogConfig){ .print_freq = 50 };
     args_add(args, ARGS_ROWS(
         { "print-freq", 'p', ARG_INT, &config->print_freq, "N", "steps between two printed lines",
           .min = 1, .max = 1e9 },
