@@ -157,14 +157,12 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// `step` counts from 0 in each epoch. A run that was resumed with another global batch may have
-// taken more or fewer steps than the schedule has before this one.
+// `step` counts from 0 in each epoch.
 static double learning_rate(const Job *job, int64_t step)
 {
     const Config *c = job->config;
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
-    int64_t taken = job->state.global_step - job->state.step + step;
-    return optim_lr(&c->optim, job->world.size, taken, first + step, steps, c->epochs);
+    return optim_lr(&c->optim, job->world.size, first + step, steps, c->epochs);
 }
 
 // A recording repeats the same arguments, so it reads numbers that change from device memory.
@@ -202,7 +200,6 @@ static void report(Job *job)
         .epochs = job->config->epochs,
         .step = job->state.step,
         .steps = steps_per_epoch(job),
-        .final = should_stop(job),
         .stats = read_finite(job, job->train_stats),
         .lr = learning_rate(job, job->state.step - 1),
         .data_wait_ms = loader_wait_ms(job->train),
@@ -237,7 +234,7 @@ static void save(Job *job, const char *suffix)
     if (!job->save)
         return;
     snprintf(path, sizeof path, "%s%s", job->save, suffix);
-    if (!checkpoint_save(path, job->model, job->optim, &job->state, job->data.name, &error))
+    if (!checkpoint_save(path, job->model, job->optim, &job->state, &error))
         FAIL_ERROR(&error);
     log_say(job->log, "   == saved: %s", path);
 }
@@ -283,7 +280,7 @@ static bool train_epoch(Job *job)
 {
     int64_t steps = steps_per_epoch(job);
     choose_samples(job);
-    log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs, job->state.step, steps);
+    log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
         // A recording (a CUDA graph) holds addresses: each of the loader's buffers needs its own.
@@ -463,7 +460,7 @@ static int run(Job *job)
     trace_open(job->config->log.trace);
     rendezvous(&job->config->rendezvous, job->args, &job->world);
     choose_files(job);
-    interrupt_install(true);
+    interrupt_install();
     open_data(job);
     agree_same(&job->world, "data", job->data.fingerprint);
     open_model(job);

@@ -128,7 +128,6 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
 {
     signal(SIGALRM, end_late);              // the store does not watch this rank yet
     alarm(c->timeout > 0 ? (unsigned)c->timeout + 1 : 0);
-    setenv("TERM", "dumb", 1);      // no progress bar: stdout may be a terminal that mpirun made
     openmpi_begin(world);
     name_rank(world);
     if (world->rank == 0 && world->size > 1)
@@ -204,10 +203,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     store.size = world->size;
     store_join(&store, world);
     rendezvous_file_remove();
-    int cores = agree_neighbours(world), all = machine_parent_cores();
-    if (strcmp(source, "Open MPI") == 0 && world->rank == 0 && cores < all)
-        WARN("mpirun --bind-to none allows all", "this machine's ranks may use only %d of %d cores",
-             cores, all);
+    agree_neighbours(world);
     introduce(source, world);
     char *options = args_shared(args);
     agree_same(world, "program", machine_program());

@@ -4,8 +4,8 @@
 #include "world.h"
 
 // Finds out which ranks share a machine. Sets world->sharers, and world->local_rank and local_size
-// if they are -1. Returns how many cores this machine's ranks may use together.
-int agree_neighbours(World *world);
+// if they are -1.
+void agree_neighbours(World *world);
 
 // All ranks must have the same value. Otherwise rank 0 prints both versions of the first line that
 // differs, and ends the run.

@@ -44,7 +44,7 @@ int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS]);
 
 // True: the file is on the disk.
 bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
-                     const char *dataset, Error *err);
+                     Error *err);
 // Does --save-every ask for a checkpoint after state->global_step steps?
 bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 
@@ -60,5 +60,5 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          const TrainState *run, int64_t steps_per_epoch, Error *err);
 
 // Claims the files of --save for this run (output_claim). Warns if this run, which resumes from
-// `from` (or NULL), will replace other checkpoints.
+// `from` (or NULL), will replace another checkpoint.
 bool checkpoint_claim(const char *save, const char *from, Error *err);

@@ -3,17 +3,15 @@
 // second ends it at once. SIGUSR1, which batch systems send some time before they end a job, also
 // asks it to stop. It never counts as the first of two signals, so repeating it is harmless.
 #pragma once
-#include <stdbool.h>
 
-// speak: the first Ctrl-C or SIGTERM prints a line on stderr.
-void interrupt_install(bool speak);
+// The first Ctrl-C or SIGTERM will print a line on stderr. If one process prints it for several, it
+// calls interrupt_announce, which is safe in a signal handler; the others call interrupt_silence.
+void interrupt_install(void);
+void interrupt_announce(void);
+void interrupt_silence(void);
 // The signal that asks this program to end, or 0. The program then exits with 128 + the signal: 130
 // for Ctrl-C.
 int interrupt_requested(void);
-// If one process prints the line of `speak` for several, it calls interrupt_announce, which is safe
-// in a signal handler. The others call interrupt_silence, which overrides `speak`.
-void interrupt_silence(void);
-void interrupt_announce(void);
 
 // Ranks must all stop after the same step. After interrupt_hold the first signal is remembered:
 // interrupt_requested returns 0 until the ranks have agreed and call interrupt_stop.

@@ -1,4 +1,4 @@
-// log.h - a run's output: lines or a progress line for people, JSON lines for programs.
+// log.h - a run's output: lines for people, JSON lines for programs.
 #pragma once
 #include "args.h"
 #include "stats.h"
@@ -9,7 +9,6 @@ typedef struct LogConfig {
     const char *metrics;    // file for JSON lines, or NULL
     const char *trace;      // file for the timeline, or NULL
 } LogConfig;
-LogConfig log_defaults(void);
 // Sets the defaults and adds the options.
 void log_options(Args *args, LogConfig *config);
 
@@ -19,35 +18,29 @@ typedef struct Log Log;
 // replaces with its number. append: a resumed run continues the same file.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
-// Are numbers due after this step (from 1)? They are due every print_freq steps and at the last
-// step. On a terminal they are also due once a second, unless there are several ranks: these must
-// all read the device's numbers after the same steps.
+// Are numbers due after this step (from 1)? They are due every print_freq steps, and at the epoch's
+// last step.
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
 // Sets the unit of printed rates and of a test's count, and how many units a sample of log_progress
 // has. The default is one image.
 void log_unit(Log *log, const char *unit, int per_sample);
 
-// Messages of the run, above the progress line if there is one.
+// Messages of the run.
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Progress of an epoch: on a terminal a line with rate and time left, redrawn in place; else
-// nothing. log_progress_begin starts the clock; `step` steps of the epoch are already done. Call
-// log_progress after every step, with the number of samples in its batch: it is also this process's
-// sign of life (progress_step). In the timeline the epoch is a span.
-void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps);
+// The training of an epoch, from 1, of so many. begin starts the epoch's clock, and end stops it.
+// In the timeline it is a span. Call log_progress after every step, with the number of samples in
+// its batch: it is also this process's sign of life (progress_step).
+void log_progress_begin(Log *log, int64_t epoch, int epochs);
 void log_progress(Log *log, int64_t step, int batch);
-// Call it when the training of an epoch ends. Stops the clock, and leaves the line on the screen.
 void log_progress_end(Log *log);
-// Shows the numbers of a step in the progress line, if there is one. Every print_freq steps, and at
-// the last step of the epoch or run, it writes a "step" event and, without a progress line, also
-// prints a line:
+// Prints the numbers of a step, and writes them as a "step" event:
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536
 typedef struct LogStep {
     int epoch, epochs;          // from 1
     int64_t step, steps;        // from 1, in this epoch
-    bool final;                 // the run's last step: always printed
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
     bool all_ranks;             // stats are sums over all ranks, not this rank's own

@@ -13,7 +13,6 @@ typedef struct Machine {
 Machine machine_here(void);
 bool machine_is_same(const Machine *a, const Machine *b);
 bool machine_shares_cores(const Machine *a, const Machine *b);  // same machine and a common core?
-int machine_parent_cores(void);     // that the parent process may use; 0: not known
 
 // GPUs that any program may use, by CUDA_VISIBLE_DEVICES or nvidia-smi: starting CUDA takes longer.
 int machine_gpus_listed(void);

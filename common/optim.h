@@ -29,27 +29,18 @@ void optim_options(Args *args, OptimConfig *config);
 void optim_scale_options(Args *args, OptimConfig *config);
 
 // The learning rate of a step, which is counted from 0 over all epochs, of a run with so many
-// ranks. taken: the steps that the run has taken before it, for --cosine-steps and a warm-up in
-// steps; a different number if an epoch was begun with another global batch. The rate depends only
-// on the arguments, so a checkpoint need not store it.
-double optim_lr(const OptimConfig *config, int ranks, int64_t taken, int64_t step,
-                int64_t steps_per_epoch, int64_t epochs);
-
-// One state value for every parameter, with the layout of the model's parameters.
-typedef struct OptimArena {
-    const char *name;       // as Array's, "ddp.momentum."
-    float *values;          // device
-} OptimArena;
+// ranks. It depends only on the arguments, so a checkpoint need not store it; and a run that goes
+// on with another global batch, and so with longer or shorter epochs, goes on at the same epoch.
+double optim_lr(const OptimConfig *config, int ranks, int64_t step, int64_t steps_per_epoch,
+                int64_t epochs);
 
 enum { OPTIM_ARENAS = 2 };  // SGD has one, momentum; AdamW exp_avg and exp_avg_sq
 
 typedef struct Optim {
     const OptimConfig *config;
     Model *model;
-    OptimArena arenas[OPTIM_ARENAS];
+    Array arenas[OPTIM_ARENAS]; // a value for each parameter, with the layout of model->params
     int arena_count;
-    float *values;          // of all arenas, one after the other; device
-    size_t value_count;
     uint8_t *decays;        // AdamW: which parameters decay, as adamw_update wants it; device
 } Optim;
 // config and model must stay valid until optim_free.

@@ -12,8 +12,8 @@ bool output_claim(const char *path, Error *err);
 // also after a failed write (then at once, while errno is still that of the write). NULL: err is
 // filled.
 FILE *replace_open(const char *path, Error *err);
-// Syncs the file to the disk, renames it to path, closes it and syncs the directory. If anything
-// fails up to the rename, removes path.tmp and leaves path as it was. If only the directory cannot
-// be synced, path is already the new file. A process that ends before this call leaves path.tmp,
-// which the next replace_open removes.
+// Syncs the file to the disk, renames it to path and closes it. If anything fails, removes path.tmp
+// and leaves path as it was. After a power failure path is the new file or, for some seconds, still
+// the old one. A process that ends before this call leaves path.tmp, which the next replace_open
+// removes.
 bool replace_commit(FILE *file, const char *path, Error *err);

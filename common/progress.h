@@ -26,8 +26,6 @@ void progress_beat(void);
 void progress_step(int64_t epoch, int64_t step);
 // A collective begins, or another call that all ranks make equally often.
 void progress_call(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// Within a call: it now waits for a key of the store.
-void progress_wait(const char *key);
 void progress_done(void);
 
 // From here to the end of the block this thread uses a file, a library, or the like, of which it

@@ -20,9 +20,6 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // one. Gloo needs no variable: it listens at the world's address.
 void tcp_set_library_interface(const char *interface);
 
-// Raises this process's limit on open files as far as it may: rank 0 has a socket for each rank.
-void tcp_raise_limit(void);
-
 // A socket bound to this address only, non-blocking and close-on-exec. Call listen later. Port 0:
 // the system chooses a port, which is filled in.
 int tcp_bind(TcpPlace *place);

@@ -431,7 +431,7 @@ static inline void step_begin(StepRun *run, Model *model, int first, int rows)
         size_t image = (size_t)model->config.channels * model->config.height * model->config.width;
         TrainState state;
         Error err;
-        Optim sgd = { .arenas = { { "ddp.momentum.", run->velocity } }, .arena_count = 1 };
+        Optim sgd = { .arenas = { { run->velocity, model->param_count, "ddp.momentum." } }, .arena_count = 1 };
         if (!checkpoint_load(beside(run->path, state_name), model, &sgd, &state, &err))
             FAIL_ERROR(&err);
         EXPECT_EQ_INT(state.global_step, file_int(file, "global_step"));

@@ -222,9 +222,9 @@ TEST(json_of_everything)
 TEST(shared_options)
 {
     Args args;
-    parse(&args, "--lr|0.30000000000000004|--save|mine|--seed|10000000");
+    parse(&args, "--lr|0.123456789|--save|mine|--seed|9007199254740991");
     char *text = args_shared(&args);
-    EXPECT_EQ_STR(text, "--batch-size 256\n--seed 10000000\n--lr 0.30000000000000004\n--evaluate no\n--shuffle yes\n"
+    EXPECT_EQ_STR(text, "--batch-size 256\n--seed 9007199254740991\n--lr 0.123456789\n--evaluate no\n--shuffle yes\n"
                         "--arch resnet18\n--momentum 0.9\n--schedule constant\n");
     free(text);
 }

@@ -62,7 +62,10 @@ static bool same_weights(const Run *a, const Run *b)
 
 static bool same_momentum(const Run *a, const Run *b)
 {
-    return same_floats(a->optim->values, b->optim->values, a->optim->value_count);
+    bool same = true;
+    for (int i = 0; i < a->optim->arena_count; i++)
+        same = same && same_floats(a->optim->arenas[i].values, b->optim->arenas[i].values, a->model->param_count);
+    return same;
 }
 
 static bool same_runs(const Run *a, const Run *b)
@@ -72,7 +75,7 @@ static bool same_runs(const Run *a, const Run *b)
 
 static bool save(const Run *r, const char *path, Error *err)
 {
-    return checkpoint_save(path, r->model, r->optim, &r->state, "cifar10", err);
+    return checkpoint_save(path, r->model, r->optim, &r->state, err);
 }
 
 static bool load(Run *r, const char *path, bool whole, Error *err)

@@ -17,7 +17,8 @@ static pthread_t main_thread;
 
 static void get_two(const void *signals)
 {
-    interrupt_install(false);
+    interrupt_install();
+    interrupt_silence();
     raise(((const int *)signals)[0]);
     raise(((const int *)signals)[1]);
     printf("%d", interrupt_received());
@@ -47,7 +48,7 @@ TEST(a_signal_does_not_interrupt_a_read)
 {
     int status, ends[2];
     EXPECT(pipe(ends) == 0, "pipe");
-    interrupt_install(false);
+    interrupt_install();
     pid_t pid = fork();
     if (pid == 0)
         _exit(read(ends[0], &(char){ 0 }, 1) == 1 && interrupt_received() ? 0 : 1);
@@ -84,7 +85,7 @@ TEST(memory_below_the_stack_pointer_is_kept)
 {
     pthread_t sender;
     main_thread = pthread_self();
-    interrupt_install(false);
+    interrupt_install();
     getcontext(&there);
     there.uc_stack = (stack_t){ .ss_sp = memory + WHOLE - OWN, .ss_size = OWN };
     makecontext(&there, wait_for_signal, 0);

@@ -20,18 +20,15 @@ static int steps = 196, rank, ranks = 1;
 
 static Log *new_log(int print_freq)
 {
-    LogConfig config = log_defaults();
-    config.print_freq = print_freq;
-    config.metrics = metrics;
     check_set_rank(rank, ranks);
-    return log_new(&config, false);
+    return log_new(&(LogConfig){ .print_freq = print_freq, .metrics = metrics }, false);
 }
 
 static void wait_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
 static void one_epoch(Log *log, int epoch)
 {
-    log_progress_begin(log, epoch, 5, 0, steps);
+    log_progress_begin(log, epoch, 5);
     for (int step = 1; step <= steps; step++) {
         wait_ms(1);
         log_progress(log, step, 256);
@@ -57,7 +54,7 @@ static void two_epochs(void)
     log_free(log);
 }
 
-TEST(plain_lines_without_a_terminal)
+TEST(lines)
 {
     char all[2000] = "[init] == ready ==\n";
     for (int epoch = 1; epoch <= 2; epoch++) {
@@ -90,7 +87,7 @@ static void an_epoch(void)
     Log *log = new_log(1);
     log_unit(log, "characters", 32);
     for (int from = 0; from <= 4; from += 4) {
-        log_progress_begin(log, 2, 5, from, 4);
+        log_progress_begin(log, 2, 5);
         for (int step = from + 1; step <= 4; step++) {
             wait_ms(20);
             log_progress(log, step, 8);

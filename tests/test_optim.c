@@ -32,7 +32,7 @@ TEST(schedules_are_pytorchs)
         c.warmup = "0";
         int every = schedules[i].every, step = schedules[i].between ? every : 1;
         for (int at = 0; at < schedules[i].count * every; at += step)
-            EXPECT_NEAR(optim_lr(&c, 1, at, at, 10, schedules[i].epochs), schedules[i].wanted[at / every],
+            EXPECT_NEAR(optim_lr(&c, 1, at, 10, schedules[i].epochs), schedules[i].wanted[at / every],
                         1e-9);
     }
 }
@@ -41,10 +41,10 @@ TEST(warm_up_rises_step_by_step)
 {
     OptimConfig c = { .lr = 0.4, .schedule = "constant", .warmup = "1.5" };
     for (int step = 0; step <= 15; step++)
-        EXPECT_NEAR(optim_lr(&c, 1, 99, step, 10, 5), 0.4 * (step + 1) / 16, 1e-12);
-    c.warmup = "15steps";       // of the steps taken, wherever the epochs are
-    for (int taken = 0; taken <= 15; taken++)
-        EXPECT_NEAR(optim_lr(&c, 1, taken, 99, 10, 5), 0.4 * (taken + 1) / 16, 1e-12);
+        EXPECT_NEAR(optim_lr(&c, 1, step, 10, 5), 0.4 * (step + 1) / 16, 1e-12);
+    c.warmup = "15steps";
+    for (int step = 0; step <= 15; step++)
+        EXPECT_NEAR(optim_lr(&c, 1, step, 99, 5), 0.4 * (step + 1) / 16, 1e-12);
 }
 
 // As in nanoGPT.
@@ -56,9 +56,9 @@ TEST(cosine_to_a_least_rate)
         double rate;
     } wanted[] = { { 0, 1e-3 }, { 5, 8.681980515e-4 }, { 10, 5.5e-4 }, { 20, 1e-4 }, { 33, 1e-4 } };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        EXPECT_NEAR(optim_lr(&c, 1, wanted[i].step, 99, 10, 5), wanted[i].rate, 1e-12);
+        EXPECT_NEAR(optim_lr(&c, 1, wanted[i].step, 10, 5), wanted[i].rate, 1e-12);
     c.min_lr = 1;           // above the rate: it stays
-    EXPECT_NEAR(optim_lr(&c, 1, 20, 99, 10, 5), 1e-3, 1e-12);
+    EXPECT_NEAR(optim_lr(&c, 1, 20, 10, 5), 1e-3, 1e-12);
 }
 
 static OptimConfig parsed(const char *options)
@@ -106,7 +106,7 @@ TEST(scaled_by_ranks)
 {
     for (size_t i = 0; i < sizeof scaled / sizeof *scaled; i++) {
         OptimConfig c = parsed(scaled[i].options);
-        EXPECT_NEAR(optim_lr(&c, scaled[i].ranks, scaled[i].step, scaled[i].step, scaled[i].steps, scaled[i].epochs),
+        EXPECT_NEAR(optim_lr(&c, scaled[i].ranks, scaled[i].step, scaled[i].steps, scaled[i].epochs),
                     scaled[i].rate, 1e-15);
     }
 }
@@ -115,9 +115,9 @@ TEST(one_rank_is_not_scaled)
 {
     OptimConfig c = parsed("");
     for (int step = 0; step < 100; step++)
-        EXPECT_NEAR(optim_lr(&c, 1, step, step, 10, 10), 0.01, 1e-15);
+        EXPECT_NEAR(optim_lr(&c, 1, step, 10, 10), 0.01, 1e-15);
     c = optim_defaults();   // without --lr-scale, 4 ranks are not scaled
-    EXPECT_NEAR(optim_lr(&c, 4, 0, 0, 10, 10), 0.01, 0);
+    EXPECT_NEAR(optim_lr(&c, 4, 0, 10, 10), 0.01, 0);
 }
 
 TEST_MAIN

@@ -141,19 +141,16 @@ TEST(round_trip)
 
 TEST(irregular_files_are_refused)
 {
-    const char *fifo = test_path("fifo"), *huge = test_path("huge");
-    const char *const paths[] = { fifo, huge, test_path(""), "/dev/zero", test_path("nobody") };
+    const char *huge = test_path("huge");
+    const char *const paths[] = { huge, test_path(""), "/dev/zero", test_path("nobody") };
     int fd = open(huge, O_CREAT | O_WRONLY, 0600); // 1 TB: refused without allocating memory
-    EXPECT(mkfifo(fifo, 0600) == 0 && ftruncate(fd, (off_t)1 << 40) == 0 && pwrite(fd, "PK\3\4PK\3\4", 8, 0) == 8,
-           "the files");
-    alarm(20); // opening a FIFO without a writer could block
+    EXPECT(ftruncate(fd, (off_t)1 << 40) == 0 && pwrite(fd, "PK\3\4PK\3\4", 8, 0) == 8, "the file");
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         StFile file;
         Error err = { "", "" };
         EXPECT(!st_open(&file, paths[i], &err) && strncmp(err.text, paths[i], strlen(paths[i])) == 0, "%s: %s",
                paths[i], err.text);
     }
-    alarm(0);
     close(fd);
     unlink(huge);
 }

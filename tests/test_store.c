@@ -65,7 +65,7 @@ static int enter(StoreConfig config, Part *part)
     World world = { .rank = config.rank, .size = config.size };
     setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
     test_redirect(path);
-    interrupt_install(false);
+    interrupt_install();
     check_set_rank(config.rank, config.size);
     if ((config.rank > 0 || config.size == 1) && play.socket > 0)
         close(play.socket);
@@ -348,7 +348,7 @@ static const struct Loss {
       "(gradients)\nhint: " },
     { step, 2, SIGKILL, 0, true, "lost @: after epoch 1, step 3;" },
     { hang, 2, SIGCONT, 2, false, "no rank has made progress for 2 s (--timeout); all wait for @: after epoch 1, "
-      "step 5; 1 calls, the last: get run\n" },
+      "step 5; 1 calls, the last: meet\n" },
     { hang, 1, SIGSTOP, 6, false, "all wait for @: stopped or cut off, silent for " },
     { step, 0, SIGKILL, 40, false, "rank 1/3 @ is lost: the connection was closed\nhint: " },
     { step, 0, SIGSTOP, 2, false, "rank 1/3 @ is lost: no answer\nhint: " },

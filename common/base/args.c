@@ -26,7 +26,6 @@ static double number_of(const Option *option)
     }
 }
 
-// A number becomes the shortest text that reads back as the same number.
 static void value_text(const Option *option, char *out, size_t size)
 {
     const char *text = is_text(option) ? *(const char **)option->value : NULL;
@@ -35,11 +34,7 @@ static void value_text(const Option *option, char *out, size_t size)
     else if (option->type == ARG_FLAG)
         snprintf(out, size, "%s", number_of(option) ? "yes" : "no");
     else
-        for (int digits = option->type == ARG_DOUBLE ? 6 : 17; digits <= 17; digits++) {
-            snprintf(out, size, "%.*g", digits, number_of(option));
-            if (strtod(out, NULL) == number_of(option))
-                return;
-        }
+        snprintf(out, size, option->type == ARG_DOUBLE ? "%.9g" : "%.17g", number_of(option));
 }
 
 // JSON has no text that is not UTF-8: it becomes null, as a text that is not set.

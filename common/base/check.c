@@ -37,8 +37,7 @@ void blank_controls(char *text)
             *text = '?';
 }
 
-// One write, so that the lines of several processes do not mix. On a terminal it first erases a
-// progress line.
+// One write, so that the lines of several processes do not mix.
 static void print_message(const char *file, int line, const char *hint, const char *format,
                           va_list args)
 {
@@ -52,12 +51,9 @@ static void print_message(const char *file, int line, const char *hint, const ch
         snprintf(hint_line, sizeof hint_line, "hint: %s", hint);
     blank_controls(hint_line);
 
-    const char *term = getenv("TERM");
     PROGRESS_WRITING("to stderr");
-    bool wipe = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
-    int n = snprintf(text, sizeof text, "%s[%s%s:%d] %s:%d: %s\n%s%s", wipe ? "\r\033[K" : "",
-                     rank, host, (int)getpid(), basename(file), line, message,
-                     hint_line, hint_line[0] ? "\n" : "");
+    int n = snprintf(text, sizeof text, "[%s%s:%d] %s:%d: %s\n%s%s", rank, host, (int)getpid(),
+                     basename(file), line, message, hint_line, hint_line[0] ? "\n" : "");
     if (write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1) < 0)
         return; // stderr may be closed
 }
@@ -70,15 +66,7 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
     va_end(args);
 }
 
-// Also called by signal handlers. The newline ends a progress line, so that the shell's prompt
-// starts on a new line.
-void leave_at_once(int status)
-{
-    status = decided ? decided : status;
-    ssize_t written = status > 128 && isatty(STDOUT_FILENO) ? write(STDOUT_FILENO, "\n", 1) : 0;
-    (void)written;              // stdout may be closed
-    _exit(status);
-}
+void leave_at_once(int status) { _exit(decided ? decided : status); }
 
 void leave_only_with(int status) { decided = status; }
 

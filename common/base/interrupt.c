@@ -9,7 +9,7 @@
 // Atomic, not only sig_atomic_t: two signals may be handled at once, in two threads.
 static atomic_int received;     // the first signal that came; SIGUSR1 gives way to another
 static atomic_int stopped_by;   // the signal after which the ranks have agreed to stop
-static atomic_bool held, agrees, speaks, silenced;     // agrees: held is set, or was
+static atomic_bool held, agrees, silenced;  // agrees: held is set, or was
 
 static void on_signal(int signal)
 {
@@ -20,17 +20,16 @@ static void on_signal(int signal)
     if (alone || (!atomic_compare_exchange_strong(&received, &none, signal) &&
                   !atomic_compare_exchange_strong(&received, &early, signal)))
         leave_at_once(128 + signal);    // a rank that stopped alone would leave the others waiting
-    if (speaks && !silenced && signal != SIGUSR1)   // a batch system sends SIGUSR1: no user waits
+    if (!silenced && signal != SIGUSR1)     // a batch system sends SIGUSR1: no user waits
         interrupt_announce();
     errno = kept;
 }
 
 // The handler needs its own stack: oneDNN's matrix products set the stack pointer to the start of a
 // block from malloc, and a handler on that "stack" would overwrite the heap below the block.
-void interrupt_install(bool speak)
+void interrupt_install(void)
 {
     static char memory[1 << 16];
-    speaks = speak;
     sigaltstack(&(stack_t){ .ss_sp = memory, .ss_size = sizeof memory }, NULL);
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK };
     sigemptyset(&action.sa_mask);

@@ -1,12 +1,9 @@
 #include "launcher.h"
 #include "check.h"
-#include "threads.h"
 
-#include <stdint.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 // The first variable above 0 gives the number of ranks that a launcher has started.
 void launcher_check(int ranks)
@@ -26,14 +23,6 @@ void launcher_check(int ranks)
                    "this program expects %d", started, variable, ranks);
 }
 
-// In a thread. (Many clusters' kernels are too old for pidfd_open.)
-static void *wait_for_death(void *parent)
-{
-    while (getppid() == (pid_t)(intptr_t)parent)
-        usleep(100000);
-    leave_at_once(EXIT_REPORTED);
-}
-
 bool launcher_follow(void)
 {
     static const char *const marks[] = { "TORCHELASTIC_RESTART_COUNT", "OMPI_COMM_WORLD_SIZE",
@@ -43,8 +32,6 @@ bool launcher_follow(void)
         i++;
     if (i == count)
         return false;
-    void *parent = (void *)(intptr_t)getppid();
-    prctl(PR_SET_PDEATHSIG, SIGKILL);       // also ends a stopped process
-    pthread_detach(thread_start(wait_for_death, parent, "the launcher"));
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     return i == 0;
 }

@@ -1,4 +1,4 @@
-// log.c - the progress line, the lines of a log, and the JSON lines of --metrics.
+// log.c - the lines of a run, and the JSON lines of --metrics.
 #include "log.h"
 #include "progress.h"
 #include "check.h"
@@ -9,48 +9,34 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
-typedef struct ProgressLine {
-    int64_t epoch;
-    int epochs;
-    int64_t step, steps;
-    int64_t first_step;     // the step at which the clock started
-    double started;         // when it did (s)
-    double seconds;         // from then until the clock stopped
-    int64_t samples;        // since then
-    double wait_ms;         // since then, spent waiting for data
-    double lr;              // of the latest log_step
-    char numbers[192];      // of the latest log_step: "loss: 1.959 | acc: 28.633%"
-    double drawn;           // when it was last drawn (s)
-    bool shown;             // is on the screen, with the cursor at its end
-} ProgressLine;
-
 struct Log {
     LogConfig config;
-    int rank, ranks;
-    bool terminal;
     int lost;               // errno, if a line could not be written to stdout
-    char *path;             // of the metrics, or NULL
     const char *unit;       // "images"
     int per_sample;         // units in a sample
-    ProgressLine line;
-    double stepped;         // s: log_step's last call, or the epoch's beginning
-    double reported;        // when the last "step" event was written, or the epoch began (s)
-    int64_t samples;        // samples since then
-    double wait_ms;         // spent waiting for data since then
+    char *path;             // of the metrics, or NULL
     FILE *metrics;          // or NULL
+    double reported;        // s: when the latest "step" event was written, or the epoch began
+    int64_t unreported;     // samples since then
+    struct {                // the current epoch, or the one before
+        int64_t number;
+        int of;
+        double started;     // s: when its clock started
+        double seconds;     // from then until the clock stopped
+        int64_t samples;    // since its clock started
+        double wait_ms;     // since then, spent waiting for data
+        double lr;          // of the latest log_step
+    } epoch;
 };
-
-LogConfig log_defaults(void) { return (LogConfig){ .print_freq = 50 }; }
 
 void log_options(Args *args, LogConfig *config)
 {
-    *config = log_defaults();
+    *config = (LogConfig){ .print_freq = 50 };
     args_add(args, ARGS_ROWS(
         { "print-freq", 'p', ARG_INT, &config->print_freq, "N", "steps between two printed lines",
           .min = 1, .max = 1e9 },
@@ -79,13 +65,8 @@ static char *metrics_path(const LogConfig *config)
 Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
-    const char *term = getenv("TERM");
-    *log = (Log){ .config = *config, .rank = own_rank(), .ranks = rank_count(), .unit = "images",
-                  .per_sample = 1 };
-    log->terminal =
-        log->rank == 0 && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
-    log->reported = clock_now();
-    log->path = metrics_path(config);
+    *log = (Log){ .config = *config, .unit = "images", .per_sample = 1,
+                  .path = metrics_path(config), .reported = clock_now() };
     if (log->path) {
         PROGRESS_DOING("opening", log->path);
         log->metrics = fopen(log->path, append ? "ae" : "we");
@@ -95,18 +76,8 @@ Log *log_new(const LogConfig *config, bool append)
     return log;
 }
 
-// The cursor leaves the progress line.
-static void leave_line(Log *log)
-{
-    PROGRESS_WRITING("to stdout");
-    if (log->line.shown)
-        printf("\n");
-    log->line.shown = false;
-}
-
 void log_free(Log *log)
 {
-    leave_line(log);
     if (log->metrics)
         fclose(log->metrics);
     free(log->path);
@@ -121,9 +92,7 @@ void log_unit(Log *log, const char *unit, int per_sample)
 
 bool log_wants(const Log *log, int64_t step, int64_t steps)
 {
-    if (step % log->config.print_freq == 0 || step == steps)
-        return true;
-    return log->terminal && log->ranks == 1 && clock_now() - log->stepped >= 1;
+    return step % log->config.print_freq == 0 || step == steps;
 }
 
 static double mean_loss(const Stats *s) { return s->loss_sum / (double)s->count; }
@@ -146,75 +115,41 @@ static void numbers_text(const LogStep *s, char *out, size_t size)
              rank_count() > 1 && !s->all_ranks ? " | rank 0" : "", norm, scale, skipped);
 }
 
-//   epoch 1/5  121/196 [00:42<00:26, 733 images/s] loss: 1.959 | acc: 28.633%
-// Redrawn at most ten times a second unless `force`, and cut so that it does not wrap.
-static void progress_draw(Log *log, bool force)
-{
-    ProgressLine *line = &log->line;
-    struct winsize screen;
-    char text[512];
-    double now = clock_now(), spent = now - line->started;
-    double timed = (double)(line->step - line->first_step);
-    if (!force && line->shown && now - line->drawn < 0.1)
-        return;
-    int left = timed > 0 ? (int)(spent / timed * (double)(line->steps - line->step)) : 0;
-    snprintf(text, sizeof text, "epoch %lld/%d  %lld/%lld [%02d:%02d<%02d:%02d, %.0f %s/s] %s",
-             (long long)line->epoch, line->epochs, (long long)line->step, (long long)line->steps,
-             (int)spent / 60, (int)spent % 60, left / 60, left % 60,
-             timed > 0 ? (double)line->samples * log->per_sample / spent : 0, log->unit,
-             line->numbers);
-    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &screen) == 0 && screen.ws_col > 0;
-    PROGRESS_WRITING("to stdout");     // the terminal may be paused
-    printf("\r%.*s\033[K", known ? screen.ws_col - 1 : 79, text);
-    fflush(stdout);
-    line->drawn = now;
-    line->shown = true;
-}
-
-void log_progress_end(Log *log)
-{
-    log->line.seconds = clock_now() - log->line.started;
-    leave_line(log);
-    trace_end();
-}
-
-void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps)
+void log_progress_begin(Log *log, int64_t epoch, int epochs)
 {
     trace_begin("epoch");
-    log->reported = log->stepped = clock_now();
-    log->line = (ProgressLine){ .epoch = epoch, .epochs = epochs, .step = step, .steps = steps,
-                                .first_step = step, .started = log->reported };
-    log_progress(log, step, 0);
+    log->reported = log->epoch.started = clock_now();
+    log->epoch.number = epoch;
+    log->epoch.of = epochs;
+    log->epoch.samples = 0;
+    log->epoch.wait_ms = 0;
 }
 
 void log_progress(Log *log, int64_t step, int batch)
 {
-    ProgressLine *line = &log->line;
-    log->samples += (int64_t)batch * log->ranks;
-    line->samples += (int64_t)batch * log->ranks;
-    line->step = step;
-    if (batch > 0)
-        progress_step(line->epoch, step);
-    if (log->terminal)
-        progress_draw(log, step == line->steps);
+    log->unreported += (int64_t)batch * rank_count();
+    log->epoch.samples += (int64_t)batch * rank_count();
+    progress_step(log->epoch.number, step);
+}
+
+void log_progress_end(Log *log)
+{
+    log->epoch.seconds = clock_now() - log->epoch.started;
+    trace_end();
 }
 
 void log_say(Log *log, const char *format, ...)
 {
     va_list args;
-    if (log->rank > 0)
+    if (own_rank() > 0)
         return;
     PROGRESS_WRITING("to stdout");     // the reader of a pipe may have paused
-    if (log->line.shown)
-        printf("\r\033[K");
     va_start(args, format);
     vprintf(format, args);
     va_end(args);
     printf("\n");
     if (fflush(stdout) != 0 && errno != EPIPE)  // a pipe's reader may have seen enough
         log->lost = errno;
-    if (log->line.shown)
-        progress_draw(log, true);
 }
 
 json_t *log_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
@@ -242,6 +177,7 @@ static void step_event(Log *log, const LogStep *s)
 {
     const Stats *stats = &s->stats;
     bool scaled = s->loss_scale != 0;
+    double now = clock_now();
     log_event(log, "step", json_pack(
         "{s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o*, s:o*, s:o*, s:o*}",
         "epoch", (json_int_t)s->epoch, "step", s->step, "steps", s->steps,
@@ -250,32 +186,25 @@ static void step_event(Log *log, const LogStep *s)
         "running_loss", log_number(mean_loss(stats)),
         "running_acc", log_number(percent(stats->correct1, stats->count)),
         "lr", log_number(s->lr),
-        "samples_per_s", log_number((double)log->samples / (log->stepped - log->reported)),
-        "data_wait_ms", log_number(log->wait_ms),
+        "samples_per_s", log_number((double)log->unreported / (now - log->reported)),
+        "data_wait_ms", log_number(s->data_wait_ms),
         "gradient_norm", s->norm != 0 ? log_number(s->norm) : NULL,
         "loss_scale", scaled ? log_number(s->loss_scale) : NULL,
         "skipped_steps", scaled ? json_integer(s->skipped) : NULL,
-        "rank", log->ranks > 1 && !s->all_ranks ? json_integer(log->rank) : NULL));
-    log->wait_ms = 0;
-    log->samples = 0;
-    log->reported = clock_now();
+        "rank", rank_count() > 1 && !s->all_ranks ? json_integer(own_rank()) : NULL));
+    log->unreported = 0;
+    log->reported = now;
 }
 
 void log_step(Log *log, const LogStep *s)
 {
-    bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
-    log->stepped = clock_now();
-    log->wait_ms += s->data_wait_ms;
-    log->line.wait_ms += s->data_wait_ms;
-    log->line.lr = s->lr;
-    numbers_text(s, log->line.numbers, sizeof log->line.numbers);
-    if (log->line.shown)
-        progress_draw(log, s->step == s->steps);
-    else if (due)
-        log_say(log, "   == step: [%3lld/%lld] [%d/%d] | %s", (long long)s->step,
-                (long long)s->steps, s->epoch, s->epochs, log->line.numbers);
-    if (due)
-        step_event(log, s);
+    char numbers[192];
+    numbers_text(s, numbers, sizeof numbers);
+    log->epoch.wait_ms += s->data_wait_ms;
+    log->epoch.lr = s->lr;
+    log_say(log, "   == step: [%3lld/%lld] [%d/%d] | %s", (long long)s->step, (long long)s->steps,
+            s->epoch, s->epochs, numbers);
+    step_event(log, s);
 }
 
 static json_t *test_members(const Stats *test)
@@ -287,12 +216,12 @@ static json_t *test_members(const Stats *test)
 
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
 {
-    const ProgressLine *line = &log->line;
-    if (line->samples > 0)              // else a resumed run had only the evaluation left
+    double seconds = log->epoch.seconds;
+    if (log->epoch.samples > 0)         // else a resumed run had only the evaluation left
         log_say(log, "   == epoch: [%lld/%d] | %.1f s | %.0f %s/s | data wait %.1f s | lr %.4g",
-                (long long)epoch, line->epochs, line->seconds,
-                (double)line->samples * log->per_sample / line->seconds, log->unit,
-                line->wait_ms / 1000, line->lr);
+                (long long)epoch, log->epoch.of, seconds,
+                (double)log->epoch.samples * log->per_sample / seconds, log->unit,
+                log->epoch.wait_ms / 1000, log->epoch.lr);
     json_t *members = json_pack("{s:I, s:o, s:o}", "epoch", epoch,
                                 "train_loss", log_number(mean_loss(train)),
                                 "train_acc", log_number(percent(train->correct1, train->count)));
@@ -300,7 +229,7 @@ void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
     if (test->count > 0)                // else a different rank evaluates
         json_object_update(members, tested);
     json_decref(tested);
-    json_object_set_new(members, "seconds", log_number(line->seconds));
+    json_object_set_new(members, "seconds", log_number(seconds));
     log_event(log, "epoch", members);
 }
 

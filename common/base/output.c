@@ -3,7 +3,6 @@
 //   write path.tmp, fsync it    after a crash: the old file, and half a new one beside it, which
 //                               the next save replaces
 //   rename it to path           the old one or the new one
-//   fsync the directory         the new one, even after a power failure
 #include "output.h"
 
 #include <errno.h>
@@ -75,19 +74,6 @@ FILE *replace_open(const char *path, Error *err)
     return file;
 }
 
-static bool sync_directory(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char directory[PATH_MAX];
-    snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path + 1) : 1,
-             slash ? path : ".");
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);   // EINVAL: not for directories
-    if (fd >= 0)
-        close(fd);
-    return ok;
-}
-
 // Returns NULL, or the name of the call that failed.
 static const char *sync_and_rename(FILE *file, const char *path)
 {
@@ -101,12 +87,10 @@ static const char *sync_and_rename(FILE *file, const char *path)
 bool replace_commit(FILE *file, const char *path, Error *err)
 {
     const char *call = sync_and_rename(file, path);
-    bool ok = !call || failed(path, call, "a previous version of the file is unharmed", err);
-    if (!ok)
+    if (call) {
+        failed(path, call, "a previous version of the file is unharmed", err);
         unlink(temporary);
+    }
     fclose(file);
-    if (ok && !sync_directory(path))
-        ok = failed(path, "cannot sync its directory",
-                    "the new file is complete; a power failure could bring back the old one", err);
-    return ok;
+    return !call;
 }

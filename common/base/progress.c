@@ -31,14 +31,6 @@ void progress_call(const char *format, ...)
     progress_beat();
 }
 
-void progress_wait(const char *key)
-{
-    pthread_mutex_lock(&lock);
-    snprintf(own.call, sizeof own.call, "get %s", key);
-    pthread_mutex_unlock(&lock);
-    progress_beat();
-}
-
 void progress_done(void)
 {
     pthread_mutex_lock(&lock);

@@ -28,7 +28,7 @@ int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS])
     list[n++] = (Array){ model->params, model->param_count, "" };
     list[n++] = (Array){ model->buffers, model->buffer_count, "" };
     for (int i = 0; optim && i < optim->arena_count; i++)
-        list[n++] = (Array){ optim->arenas[i].values, model->param_count, optim->arenas[i].name };
+        list[n++] = optim->arenas[i];
     return n;
 }
 
@@ -163,24 +163,24 @@ static bool check_numbers(const Named *n, const char *hint, Error *err)
 
 // --- saving --------------------------------------------------------------------------------------
 
-enum { METADATA = 5 };
+enum { METADATA = 4 };
 typedef struct Metadata {
     const char *list[METADATA][2];
     char heads[16];
 } Metadata;
 
 // The last two: what the shapes of a gpt's tensors do not show.
-static int list_metadata(Metadata *m, const ModelConfig *config, const char *dataset)
+static int list_metadata(Metadata *m, const ModelConfig *config)
 {
     snprintf(m->heads, sizeof m->heads, "%d", config->gpt.heads);
     memcpy(m->list, (const char *[METADATA][2]){
-        { "format", "pt" }, { "ddp.arch", config->arch }, { "ddp.dataset", dataset },
+        { "format", "pt" }, { "ddp.arch", config->arch },
         { "ddp.vocabulary", config->vocabulary }, { "ddp.heads", m->heads } }, sizeof m->list);
     return config->per_row > 1 ? METADATA : METADATA - 2;
 }
 
 bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
-                     const char *dataset, Error *err)
+                     Error *err)
 {
     static const char diverged[] =
         "the run has diverged: try a smaller --lr or a --warmup; the previous checkpoint is kept";
@@ -198,7 +198,7 @@ bool checkpoint_save(const char *path, Model *model, const Optim *optim, const T
         tensors[i] = c.list[i].t;
         ok = check_numbers(&c.list[i], diverged, &inner);
     }
-    int lines = list_metadata(&metadata, &model->config, dataset);
+    int lines = list_metadata(&metadata, &model->config);
     ok = ok ? st_write(path, tensors, c.count, metadata.list, lines, err)
             : error_set(err, inner.hint, "%.200s: not saved: %.280s", path, inner.text);
     free(tensors);
@@ -238,12 +238,12 @@ static bool read_named(const Named *n, const StFile *file, Error *err)
 }
 
 // The file must have no other tensors than those of the list, and ddp.*: a resnet34 has all of a
-// resnet18's tensors. Its metadata must be the same, except for the data set.
+// resnet18's tensors. Its metadata must be the same.
 static bool read_list(const Contents *c, const StFile *file, Error *err)
 {
     Metadata mine;
     int others = 0;
-    for (int i = list_metadata(&mine, &c->model->config, NULL) - 1; i > 0; i--) {
+    for (int i = list_metadata(&mine, &c->model->config) - 1; i > 0; i--) {
         const char *key = mine.list[i][0], *wanted = mine.list[i][1];
         const char *there = st_metadata(file, key);
         if (there && wanted && strcmp(there, wanted) != 0)
@@ -291,17 +291,13 @@ static bool same_file(const char *a, const char *b)
 
 bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
-    char best[PATH_MAX];
+    struct stat st;
     PROGRESS_DOING("opening", save);
     if (!output_claim(save, err))
         return false;
-    snprintf(best, sizeof best, "%s.best", save);
-    for (const char *path = save; path; path = path == save ? best : NULL) {
-        struct stat st;
-        if (!(from && same_file(save, from)) && stat(path, &st) == 0 && st.st_size > 0)
-            WARN("--resume auto continues it; rename it to keep it",
-                 "%.300s: this run will overwrite this checkpoint", path);
-    }
+    if (!(from && same_file(save, from)) && stat(save, &st) == 0 && st.st_size > 0)
+        WARN("--resume auto continues it; rename it to keep it",
+             "%.300s: this run will overwrite this checkpoint", save);
     return true;
 }
 

@@ -4,7 +4,6 @@
 #include "output.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,8 +144,7 @@ bool st_open(StFile *file, const char *path, Error *err)
     Error inner;
     size_t size;
     PROGRESS_DOING("reading", path);
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);     // O_NONBLOCK: for a FIFO
-    FILE *in = fd < 0 ? NULL : fdopen(fd, "r");
+    FILE *in = fopen(path, "re");
     if (!in)
         return error_set(err, "check the path, and that you may read the file",
                          "%.200s: open: %s", path, strerror(errno));

@@ -121,10 +121,8 @@ typedef struct Life {
 
 static int by_size(const void *a, const void *b)
 {
-    const Life *x = a, *y = b;
-    if (x->size != y->size)
-        return x->size < y->size ? 1 : -1;
-    return x->value != y->value ? y->value - x->value : x->part - y->part;
+    size_t x = ((const Life *)a)->size, y = ((const Life *)b)->size;
+    return (x < y) - (x > y);
 }
 
 static bool overlap(const Life *a, const Life *b)

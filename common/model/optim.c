@@ -106,28 +106,26 @@ static double warm_up(double whole, double warmed, double warm)
 }
 
 // The step schedule changes the rate between epochs, like torch's StepLR and MultiStepLR. Cosine
-// and the warm-up change the rate at every step. A warm-up in steps and --cosine-steps count the
-// steps that were taken: a resumed run may have had another global batch.
-double optim_lr(const OptimConfig *c, int ranks, int64_t taken, int64_t step,
-                int64_t steps_per_epoch, int64_t epochs)
+// and the warm-up change the rate at every step.
+double optim_lr(const OptimConfig *c, int ranks, int64_t step, int64_t steps_per_epoch,
+                int64_t epochs)
 {
     bool in_steps;
     double warm, lr = c->lr, least = fmin(c->min_lr, lr);
     read_warmup(c->warmup, &warm, &in_steps);
     warm *= in_steps ? 1 : (double)steps_per_epoch;
-    double warmed = (double)(in_steps ? taken : step);
-    double progress = c->cosine_steps > 0 ? taken / (double)c->cosine_steps
-                                          : step / ((double)steps_per_epoch * (double)epochs);
+    double at = (double)step;
+    double end = c->cosine_steps > 0 ? c->cosine_steps : (double)steps_per_epoch * (double)epochs;
     if (strcmp(c->schedule, "step") == 0)
         lr *= pow(c->gamma, milestones_passed(c->milestones, step / steps_per_epoch));
     else if (strcmp(c->schedule, "cosine") == 0)
-        lr = least + (lr - least) * 0.5 * (1 + cos(M_PI * fmin(1, progress)));
+        lr = least + (lr - least) * 0.5 * (1 + cos(M_PI * fmin(1, at / end)));
     if (scales(c, "linear"))
-        lr *= warm_up(ranks, warmed, warm);
+        lr *= warm_up(ranks, at, warm);
     else if (scales(c, "sqrt"))
-        lr *= warm_up(sqrt(ranks), warmed, warm);
-    else if (warmed < warm)
-        lr *= (warmed + 1) / (warm + 1);
+        lr *= warm_up(sqrt(ranks), at, warm);
+    else if (at < warm)
+        lr *= (at + 1) / (warm + 1);
     return lr;
 }
 
@@ -158,18 +156,18 @@ Optim *optim_new(const OptimConfig *config, Model *model)
     if (adamw && scales(config, "linear") && own_rank() == 0)
         WARN("use --lr-scale sqrt", "--lr-scale linear is SGD's rule: AdamW's learning rate should "
              "grow with the root of the number of ranks");
-    optim->value_count = (adamw ? 2 : 1) * model->param_count;
-    optim->values = device_alloc(model->device, optim->value_count * sizeof(float));
     for (int i = 0; i < OPTIM_ARENAS && names[adamw][i]; i++)
-        optim->arenas[optim->arena_count++] = (OptimArena){
-            names[adamw][i], optim->values + (size_t)i * model->param_count };
+        optim->arenas[optim->arena_count++] = (Array){
+            device_alloc(model->device, model->param_count * sizeof(float)), model->param_count,
+            names[adamw][i] };
     optim->decays = adamw ? decays_new(model) : NULL;
     return optim;
 }
 
 void optim_free(Optim *optim)
 {
-    device_free(optim->model->device, optim->values);
+    for (int i = 0; i < optim->arena_count; i++)
+        device_free(optim->model->device, optim->arenas[i].values);
     device_free(optim->model->device, optim->decays);
     free(optim);
 }

@@ -10,7 +10,7 @@
 
 enum { LINE = 400 };
 
-int agree_neighbours(World *world)
+void agree_neighbours(World *world)
 {
     Machine mine = machine_here(), *all = xcalloc((size_t)world->size, sizeof mine);
     int before = 0, count = 0;
@@ -21,13 +21,11 @@ int agree_neighbours(World *world)
             continue;
         count++;
         before += i < world->rank;
-        world->sharers += machine_shares_cores(&all[i], &all[world->rank]);
-        CPU_OR(&mine.cores, &mine.cores, &all[i].cores);
+        world->sharers += machine_shares_cores(&all[i], &mine);
     }
     world->local_rank = world->local_rank < 0 ? before : world->local_rank;
     world->local_size = world->local_size < 0 ? count : world->local_size;
     free(all);
-    return CPU_COUNT(&mine.cores);
 }
 
 // Moves a and b to the first line that differs, or to a text's end.

@@ -33,12 +33,6 @@ bool machine_shares_cores(const Machine *a, const Machine *b)
     return machine_is_same(a, b) && CPU_COUNT(&both) > 0;
 }
 
-int machine_parent_cores(void)
-{
-    cpu_set_t cores;
-    return sched_getaffinity(getppid(), sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 0;
-}
-
 const char *machine_program(void)
 {
 #ifdef __x86_64__

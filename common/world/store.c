@@ -81,21 +81,16 @@ void store_put(const World *world, const char *key, const void *value, size_t by
 }
 
 // Asks again until the value is there, after 1 ms at first, and later every 32 ms.
-static size_t await(const World *world, const char *key, void *value, size_t capacity)
+size_t store_get(const World *world, const char *key, void *value, size_t capacity)
 {
     int64_t bytes;
+    progress_beat();
     for (useconds_t us = 1000; (bytes = request(world, STORE_GET, key, NULL, 0, value, capacity))
          < 0; us = us < 20000 ? 2 * us : us) {
         interrupt_leave();
         usleep(us);
     }
     return (size_t)bytes;
-}
-
-size_t store_get(const World *world, const char *key, void *value, size_t capacity)
-{
-    progress_wait(key);
-    return await(world, key, value, capacity);
 }
 
 // Rank 0 collects the values, and puts all of them under one key.
@@ -108,13 +103,13 @@ void store_gather(const World *world, const char *what, const void *mine, size_t
     store_put(world, key, mine, bytes);
     for (int i = 0; world->rank == 0 && i < world->size; i++) {
         snprintf(key, sizeof key, "%.40s %d", what, i);
-        await(world, key, (char *)all + (size_t)i * bytes, bytes);
+        store_get(world, key, (char *)all + (size_t)i * bytes, bytes);
     }
     snprintf(key, sizeof key, "%.40s of all", what);
     if (world->rank == 0)
         store_put(world, key, all, total);
     else
-        await(world, key, all, total);
+        store_get(world, key, all, total);
 }
 
 void store_end_run(const World *world)
@@ -217,7 +212,6 @@ void store_join(const StoreConfig *c, World *world)
     Store *s = &store;
     char all[2];
     *s = (Store){ .rank = c->rank, .lock = PTHREAD_MUTEX_INITIALIZER };
-    tcp_raise_limit();
     progress_call("meet");
     if (c->rank == 0) {
         store_serve(c);

@@ -10,7 +10,6 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -72,14 +71,6 @@ void tcp_set_library_interface(const char *interface)
     setenv("NCCL_SOCKET_IFNAME", exactly, 0);
     if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // Open MPI accepts only one of the two
         setenv("OMPI_MCA_btl_tcp_if_include", interface, 0);
-}
-
-void tcp_raise_limit(void)
-{
-    struct rlimit limit;
-    getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int tcp_bind(TcpPlace *place)

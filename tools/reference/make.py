@@ -54,7 +54,7 @@ def make_convnet(folder):
         batches = map(batch_of, range(step, len(images) // CONVNET_ROWS))
         batch, steps = next((b, s) for b in batches if ref.is_calm(s := ref.all_steps(model, momentum, *b)))
         ref.save_state(f"{folder}/{name}.state.safetensors", "convnet", model, momentum, SEED,
-                       step, CONVNET_ROWS, "fashion-mnist")
+                       step, CONVNET_ROWS)
         ref.save_step(f"{folder}/{name}.step.safetensors", model, steps, batch,
                       {"arch": "convnet", "classes": 10, "global_step": step,
                        "state": f"{name}.state.safetensors"}, limit=512)

@@ -499,7 +499,7 @@ def save_judged(path, judged, margins):
 # --- files --------------------------------------------------------------------------------------
 
 
-def save_state(path, arch, model, momentum, seed, global_step, batch_size, dataset):
+def save_state(path, arch, model, momentum, seed, global_step, batch_size):
     """A checkpoint of ours, written by PyTorch."""
     tensors = {name: t.numpy() for name, t in model.state_dict().items()}
     tensors |= {"ddp.momentum." + name: t.numpy() for name, t in momentum.items()}
@@ -510,7 +510,7 @@ def save_state(path, arch, model, momentum, seed, global_step, batch_size, datas
     reals = {"best_top1": -1, "loss_scale": 1, "running.loss_sum": 0}
     tensors |= {"ddp." + name: np.array([value], np.int64) for name, value in integers.items()}
     tensors |= {"ddp." + name: np.array([value], np.float64) for name, value in reals.items()}
-    write_file(path, tensors, {"format": "pt", "ddp.arch": arch, "ddp.dataset": dataset})
+    write_file(path, tensors, {"format": "pt", "ddp.arch": arch})
 
 
 def keep_some(pairs, limit, rng):
