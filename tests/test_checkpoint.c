@@ -14,25 +14,24 @@ typedef struct Run {
     TrainState state;
 } Run;
 
-static OptimConfig config;
-
-// All numbers differ for each seed and tensor, so that a mix-up shows.
-static Run new_run(const char *arch, int seed)
+// All numbers differ for each seed and tensor, so that a mix-up shows. The memory of a CPU "device" is the host's.
+static Run new_run(const char *arch, const char *optim, int seed)
 {
+    static OptimConfig configs[2];
+    OptimConfig *config = &configs[strcmp(optim, "sgd") == 0];
     Run r = { .model = model_new(device, ops, &(ModelConfig){ arch, 1, 28, 28, 10, .batch = 2 }) };
     Model *m = r.model;
+    *config = optim_defaults();
+    config->name = optim;
     model_init(m, seed);
-    r.optim = optim_new(&config, m);
-    for (int i = 0; i < m->tensor_count; i++) { // the CPU backend's device memory is host memory
+    r.optim = optim_new(config, m);
+    for (int i = 0; i < m->tensor_count; i++) {
         const ModelTensor *t = &m->tensors[i];
         float *values = xmalloc((size_t)t->count * sizeof *values);
-        for (int k = 0; k < r.optim->arena_count; k++) {
+        for (int k = 0; k < r.optim->arena_count && t->kind != MODEL_COUNTER; k++) {
             for (int64_t j = 0; j < t->count; j++)
                 values[j] = (float)(seed + 1 + 8 * k) * 0.001f * (float)(i * 7 + j % 1000 + 1);
-            if (t->kind == MODEL_BUFFER)
-                model_import(m, t, m->buffers, values);
-            else if (t->kind != MODEL_COUNTER)
-                model_import(m, t, r.optim->arenas[k].values, values);
+            model_import(m, t, t->kind == MODEL_BUFFER ? m->buffers : r.optim->arenas[k].values, values);
         }
         free(values);
     }
@@ -49,10 +48,7 @@ static void free_run(Run *r)
     model_free(r->model);
 }
 
-static bool same_floats(const float *a, const float *b, size_t count)
-{
-    return memcmp(a, b, count * sizeof *a) == 0;
-}
+static bool same_floats(const float *a, const float *b, size_t count) { return memcmp(a, b, count * sizeof *a) == 0; }
 
 static bool same_weights(const Run *a, const Run *b)
 {
@@ -60,17 +56,12 @@ static bool same_weights(const Run *a, const Run *b)
            && same_floats(a->model->buffers, b->model->buffers, a->model->buffer_count);
 }
 
-static bool same_momentum(const Run *a, const Run *b)
+static bool same_rest(const Run *a, const Run *b)
 {
-    bool same = true;
+    bool same = memcmp(&a->state, &b->state, sizeof a->state) == 0;
     for (int i = 0; i < a->optim->arena_count; i++)
         same = same && same_floats(a->optim->arenas[i].values, b->optim->arenas[i].values, a->model->param_count);
     return same;
-}
-
-static bool same_runs(const Run *a, const Run *b)
-{
-    return same_weights(a, b) && same_momentum(a, b) && memcmp(&a->state, &b->state, sizeof a->state) == 0;
 }
 
 static bool save(const Run *r, const char *path, Error *err)
@@ -83,50 +74,38 @@ static bool load(Run *r, const char *path, bool whole, Error *err)
     return checkpoint_load(path, r->model, whole ? r->optim : NULL, whole ? &r->state : NULL, err);
 }
 
-// --- round trips ---------------------------------------------------------------------------------
-
-static void round_trip(const char *arch, const char *optim)
-{
-    const char *path = test_path("first.st");
-    Error err = { "", "" };
-    config.name = optim;
-    Run a = new_run(arch, 1), b = new_run(arch, 2);
-    EXPECT(!same_weights(&a, &b) && !same_momentum(&a, &b), "%s: two runs are the same", arch);
-    EXPECT(save(&a, path, &err) && load(&b, path, true, &err), "%s: %s", arch, err.text);
-    EXPECT(same_runs(&a, &b), "%s, %s: the loaded run is not the saved one", arch, optim);
-    free_run(&b);
-
-    config.name = strcmp(optim, "sgd") == 0 ? "adamw" : "sgd";  // --init, perhaps with another optimizer
-    b = new_run(arch, 3);
-    Run before = new_run(arch, 3);
-    EXPECT(!load(&b, path, true, &err) && same_runs(&b, &before), "%s: state of another optimizer", arch);
-    EXPECT(load(&b, path, false, &err) && same_weights(&a, &b), "%s: %s", arch, err.text);
-    EXPECT(same_momentum(&b, &before) && b.state.seed == 3, "%s: loading weights changed the rest", arch);
-    config.name = "sgd";
-    free_run(&a);
-    free_run(&b);
-    free_run(&before);
-}
-
 TEST(round_trips)
 {
-    round_trip("lenet", "sgd");
-    round_trip("convnet", "sgd");
-    round_trip("convnet", "adamw");
+    for (int i = 0; i < 3; i++) {
+        const char *arch = i ? "convnet" : "lenet", *optim = i == 2 ? "adamw" : "sgd", *path = test_path("first.st");
+        Error err = { "", "" };
+        Run a = new_run(arch, optim, 1), b = new_run(arch, optim, 2);
+        Run c = new_run(arch, i == 2 ? "sgd" : "adamw", 3), before = new_run(arch, i == 2 ? "sgd" : "adamw", 3);
+        EXPECT(!same_weights(&a, &b) && !same_rest(&a, &b), "%s: two runs are the same", arch);
+        EXPECT(save(&a, path, &err) && load(&b, path, true, &err), "%s: %s", arch, err.text);
+        EXPECT(same_weights(&a, &b) && same_rest(&a, &b), "%s, %s: not the saved run", arch, optim);
+        EXPECT(!load(&c, path, true, &err) && same_weights(&c, &before), "%s: another optimizer's", arch);
+        EXPECT(load(&c, path, false, &err) && same_weights(&a, &c), "%s: %s", arch, err.text);     // --init
+        EXPECT(same_rest(&c, &before), "%s: loading weights changed the rest", arch);
+        free_run(&a);
+        free_run(&b);
+        free_run(&c);
+        free_run(&before);
+    }
 }
 
 // --- files that do not fit -----------------------------------------------------------------------
 
-static const float not_a_number[16] = { 0, 0, 0, NAN }, infinite[16] = { INFINITY };
-static const double nan_real = NAN, over_100 = 101, zero = 0;
+static const float infinite[16] = { 0, 0, INFINITY };
+static const double nan_real = NAN, zero = 0;
 static const int64_t minus_one = -1;
 
 typedef struct Edit {
-    const char *name;           // of the tensor that is changed; ends with *: of all that begin so
+    const char *name;           // of the tensor that is changed; "ddp." means all of the state and the optimizer
     const char *dtype;          // NULL, data: NULL: unchanged
     int64_t rows;               // 0: unchanged, -1: tensor missing
     const void *data;
-    bool weights;               // also refused when only the weights are loaded
+    bool weights;               // also when only the weights are loaded
 } Edit;
 
 static const Edit refused[] = {
@@ -135,43 +114,34 @@ static const Edit refused[] = {
     { "ddp.batch_size", NULL, -1, NULL, false },
     { "bn1.weight", "I32", 0, NULL, true },
     { "bn1.weight", NULL, 15, NULL, true },
-    { "ddp.epoch", "F64", 0, NULL, false },
-    { "bn1.weight", NULL, 0, not_a_number, true },
     { "bn1.running_var", NULL, 0, infinite, true },
     { "ddp.momentum.bn1.weight", NULL, 0, infinite, false },
     { "ddp.epoch", NULL, 0, &minus_one, false },
     { "ddp.best_top1", NULL, 0, &nan_real, false },
-    { "ddp.best_top1", NULL, 0, &over_100, false },
     { "ddp.loss_scale", NULL, 0, &zero, false },
 };
 static const Edit accepted[] = {
-    { "ddp.*", NULL, -1, NULL, true },              // as from PyTorch
+    { "ddp.", NULL, -1, NULL, true },               // as from PyTorch
     { "bn1.num_batches_tracked", NULL, -1, NULL },  // as from a PyTorch that does not count batches
     { "ddp.order", NULL, -1, NULL },                // as from an earlier version
 };
 
-static bool matches(const char *name, const char *pattern)
-{
-    const char *star = strchr(pattern, '*');
-    return star ? strncmp(name, pattern, (size_t)(star - pattern)) == 0 : strcmp(name, pattern) == 0;
-}
-
-// The file of a run of arch, with this change, with `more` tensors, and with a header of odd length.
+// The file of a run of arch, with this change, and with `more` tensors.
 static const char *edited(const char *arch, const Edit *edit, int more)
 {
-    static char path[4096];
+    const char *path = test_path("edited.st");
     Error err;
     StFile file;
     StTensor tensors[80];
     int count = 0, changed = 0;
-    Run r = new_run(arch, 1);
-    snprintf(path, sizeof path, "%s", test_path("edited.st"));
+    Run r = new_run(arch, "sgd", 1);
     if (!save(&r, path, &err) || !st_open(&file, path, &err))
         FAIL_ERROR(&err);
     free_run(&r);
     for (int i = 0; i < file.count; i++) {
         StTensor t = file.tensors[i];
-        if (edit && matches(t.name, edit->name)) {
+        bool all = edit && strcmp(edit->name, "ddp.") == 0;
+        if (edit && (all ? strncmp(t.name, "ddp.", 4) : strcmp(t.name, edit->name)) == 0) {
             changed++;
             if (edit->rows < 0)
                 continue;
@@ -185,20 +155,19 @@ static const char *edited(const char *arch, const Edit *edit, int more)
     EXPECT(!edit || changed > 0, "there is no %s", edit ? edit->name : "");
     if (more > 0)
         tensors[count++] = (StTensor){ .name = "fc2.weight", .dtype = "F32", .ndim = 1, .data = "" };
-    const char *const metadata[][2] = { { "ddp.arch", arch } };
-    if (!st_write(path, tensors, count, metadata, 1, &err))
+    if (!st_write(path, tensors, count, (const char *const[][2]){ { "ddp.arch", arch } }, 1, &err))
         FAIL_ERROR(&err);
     st_close(&file);
     return path;
 }
 
-static void expect_refused(const char *path, const char *arch, bool whole, const char *says)
+static void expect_refused(const char *path, bool whole, const char *says)
 {
     Error err = { "", "" };
-    Run r = new_run(arch, 5), untouched = new_run(arch, 5);
-    EXPECT(!load(&r, path, whole, &err), "loaded, wanted the error '%s'", says);
-    EXPECT(strncmp(err.text, path, strlen(path)) == 0 && strstr(err.text, says), "the error is '%s'", err.text);
-    EXPECT(same_runs(&r, &untouched), "a refused file changed the run (%s)", says);
+    Run r = new_run("convnet", "sgd", 5), untouched = new_run("convnet", "sgd", 5);
+    EXPECT(!load(&r, path, whole, &err) && strstr(err.text, path) && strstr(err.text, says), "%s: the error is '%s'",
+           says, err.text);
+    EXPECT(same_weights(&r, &untouched) && same_rest(&r, &untouched), "a refused file changed the run (%s)", says);
     free_run(&r);
     free_run(&untouched);
 }
@@ -207,20 +176,20 @@ TEST(a_wrong_tensor)
 {
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         for (int whole = refused[i].weights ? 0 : 1; whole < 2; whole++)
-            expect_refused(edited("convnet", &refused[i], 0), "convnet", whole, refused[i].name);
-    expect_refused(edited("convnet", NULL, 1), "convnet", false, "not part of a convnet");
-    expect_refused(edited("lenet", NULL, 0), "convnet", false, "ddp.arch is 'lenet', not 'convnet'");
+            expect_refused(edited("convnet", &refused[i], 0), whole, refused[i].name);
+    expect_refused(edited("convnet", NULL, 1), false, "not part of a convnet");
+    expect_refused(edited("lenet", NULL, 0), false, "ddp.arch is 'lenet', not 'convnet'");
 }
 
 TEST(a_missing_tensor)
 {
-    Run a = new_run("convnet", 1);
+    Run a = new_run("convnet", "sgd", 1);
     for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
         Error err = { "", "" };
-        Run b = new_run("convnet", 2);
-        EXPECT(load(&b, edited("convnet", &accepted[i], 0), !accepted[i].weights, &err) && same_weights(&a, &b), "%s",
-               err.text);
-        EXPECT(accepted[i].weights || (b.state.seed == 1 && b.state.order == (i == 2 ? 0 : 7)), "the state");
+        bool whole = !accepted[i].weights;
+        Run b = new_run("convnet", "sgd", 2);
+        EXPECT(load(&b, edited("convnet", &accepted[i], 0), whole, &err) && same_weights(&a, &b), "%s", err.text);
+        EXPECT(!whole || (b.state.seed == 1 && b.state.order == (i == 2 ? 0 : 7)), "the state");
         free_run(&b);
     }
     free_run(&a);
@@ -230,37 +199,32 @@ TEST(a_diverged_run_is_not_saved)
 {
     Error err = { "", "" };
     const char *path = test_path("well.st");
-    Run r = new_run("lenet", 1), back = new_run("lenet", 2);
+    Run r = new_run("lenet", "sgd", 1), back = new_run("lenet", "sgd", 2);
     EXPECT(save(&r, path, &err), "%s", err.text);
     float *velocity = r.optim->arenas[0].values, good = velocity[0];
     velocity[0] = NAN;
     EXPECT(!save(&r, path, &err) && strstr(err.text, "well.st: not saved: ddp.momentum.fc3."), "%s", err.text);
     velocity[0] = good;
-    r.state.loss_scale = INFINITY;
-    EXPECT(!save(&r, path, &err) && strstr(err.text, "ddp.loss_scale"), "%s", err.text);
-    r.state.loss_scale = 32768;
-    EXPECT(load(&back, path, true, &err) && same_runs(&r, &back), "%s", err.text);
+    EXPECT(load(&back, path, true, &err) && same_weights(&r, &back) && same_rest(&r, &back), "%s", err.text);
     free_run(&r);
     free_run(&back);
 }
 
 // --- resuming ------------------------------------------------------------------------------------
 
-// Saved after `step` steps of epoch 4 with a global batch of 256. `batch`, `steps`: the resumed run's global batch, and
-// its steps per epoch.
+// Saved with seed 7 after `step` steps of epoch 4 with a global batch of 256. `batch`, `steps`: the resumed run's
+// global batch, and its steps per epoch.
 static const struct {
     int step, batch, steps, seed;
     int next;                   // the step of epoch 4 at which it resumes; -1: refused
     int saved_order, order;     // 0: the file does not give it
 } continued[] = {
-    { 6, 256, 10, 7, 6 },
     { 6, 256, 6, 7, 6 },        // the epoch is trained, but not evaluated
     { 6, 256, 5, 7, -1 },
     { 0, 256, 10, 8, -1 },
     { 6, 256, 10, 8, -1 },
     { 6, 128, 20, 7, 0 },       // begins the epoch again
     { 6, 1024, 3, 7, 0 },
-    { 0, 128, 20, 7, 0 },
     { 6, 256, 10, 7, 6, .saved_order = 1, .order = 1 },
     { 6, 256, 10, 7, 6, .saved_order = 0, .order = 1 },
     { 0, 256, 10, 7, 0, .saved_order = 1, .order = 2 },
@@ -276,41 +240,29 @@ TEST(resuming)
         TrainState run = { .seed = continued[i].seed, .batch_size = continued[i].batch, .order = continued[i].order };
         Error err = { "", "" };
         bool ok = checkpoint_continue("net", NULL, &saved, &run, continued[i].steps, &err);
-        bool again = ok && run.batch_size != 256;
         EXPECT(ok == (continued[i].next >= 0), "case %d: %s", i, err.text);
-        EXPECT(saved.epoch == 3 && saved.step == (ok ? continued[i].next : continued[i].step)
-                   && saved.running.count == (again ? 0 : 99) && saved.best_top1 == 60, "case %d: step %lld", i,
-               (long long)saved.step);
+        EXPECT(!ok || (saved.epoch == 3 && saved.step == continued[i].next && saved.best_top1 == 60
+                       && saved.running.count == (run.batch_size == 256 ? 99 : 0)), "case %d: step %d", i,
+               (int)saved.step);
     }
 }
 
 // best_top1 is the score of the .best beside the file that this run saves.
 TEST(the_best_score_belongs_to_a_file)
 {
-    static const struct { const char *save; bool best; double wanted; } cases[] = {
-        { "mine", true, 60 }, { "mine", false, -1 }, { "other", true, -1 }, { "other", false, -1 }, { NULL, false, 60 },
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char mine[4096], save[4096], best[4200];
-        TrainState saved = { .batch_size = 1, .best_top1 = 60 }, run = { .batch_size = 1 };
-        Error err;
-        snprintf(mine, sizeof mine, "%s", test_file("mine", "weights", 7));
-        snprintf(save, sizeof save, "%s", test_file(cases[i].save ? cases[i].save : "none", "weights", 7));
-        snprintf(best, sizeof best, "%s.best", save);
-        FILE *out = cases[i].best ? fopen(best, "w") : NULL;
-        if (out)
-            fclose(out);
-        EXPECT(checkpoint_continue(mine, cases[i].save ? save : NULL, &saved, &run, 1, &err), "%s", err.text);
-        EXPECT(saved.best_top1 == cases[i].wanted, "case %zu: %g", i, saved.best_top1);
-        unlink(best);
+    const char *mine = test_file("mine", "weights", 7), *other = test_file("other", "weights", 7);
+    for (int best = 0; best < 2; best++) {
+        const struct { const char *save; double wanted; } cases[] = { { mine, best ? 60 : -1 }, { other, -1 },
+                                                                      { NULL, 60 } };
+        for (int i = 0; i < 3; i++) {
+            TrainState saved = { .batch_size = 1, .best_top1 = 60 }, run = { .batch_size = 1 };
+            Error err;
+            EXPECT(checkpoint_continue(mine, cases[i].save, &saved, &run, 1, &err), "%s", err.text);
+            EXPECT(saved.best_top1 == cases[i].wanted, "case %d, %d: %g", best, i, saved.best_top1);
+        }
+        test_file("mine.best", "", 0);
+        test_file("other.best", "", 0);
     }
 }
 
-int main(void)
-{
-    config = optim_defaults();
-    test_open_device(1, (OpsConfig){ 0 });
-    test_all();
-    test_close_device();
-    return test_done();
-}
+TEST_MAIN_ON_DEVICE(1, 0)

@@ -1,17 +1,19 @@
-// test_trace.c - the timeline: valid after every event, matching begins and ends, named tracks.
+// test_trace.c - the timeline of several processes with several threads: whole lines, matching begins and ends, named
+// tracks.
 // ctest: SANITIZERS asan tsan
 #include "check.h"
 #include "test.h"
 #include "trace.h"
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *text;
+enum { WRITERS = 4, THREADS = 3, SPANS = 200 };
+static int ready[2], go[2];         // pipes, with a byte for each process
+static const char *path;
 
 // Counts lines that are not a whole event. A file is "[" and then one event per line.
-static int torn_lines(void)
+static int torn_lines(const char *text)
 {
     int torn = strncmp(text, "[\n", 2) != 0;
     for (const char *line = text + strcspn(text, "\n"), *end; *line && line[1]; line = end) {
@@ -21,67 +23,73 @@ static int torn_lines(void)
     return torn;
 }
 
-static int count(const char *what) { return test_times(text, what); }
-
-static void spans(int n)
+static void *spans(void *arg)
 {
-    for (int i = 0; i < n; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "loader %d", (int)(long)arg);
+    if (arg)
+        trace_thread(name);     // thread 0 stays unnamed
+    for (int i = 0; i < SPANS; i++) {
         trace_begin("load");
         trace_end();
     }
+    return NULL;
 }
 
-// A process can open only one timeline, so each writer is a process.
-static pid_t start(void (*write_it)(int rank, const char *path), int rank, const char *path)
+// A process can open only one timeline. All open it before the first writes.
+static void write_as(int rank)
 {
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        write_it(rank, path);
-        trace_close();
-        _exit(test_failed > 0);
-    }
-    return child;
-}
-
-static void expect_end(pid_t child)
-{
-    int status;
-    waitpid(child, &status, 0);
-    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
-}
-
-static void write_nested(int rank, const char *path)
-{
+    pthread_t threads[THREADS];
     trace_begin("not yet open");
     trace_end();
-    check_set_rank(rank, 4);
+    check_set_rank(rank, WRITERS);
     trace_open(path);
-    trace_thread("main loop");
-    for (int i = 0; i < 20; i++) {
-        trace_begin(i % 2 ? "forward" : "backward");
-        trace_begin("inner");
-        text = test_read(path);
-        EXPECT(torn_lines() == 0, "within a span: %s", text);
-        trace_end();
-        trace_end();
+    EXPECT(write(ready[1], "", 1) == 1 && read(go[0], &(char){ 0 }, 1) == 1, "pipes");
+    for (long i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, spans, (void *)i);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+}
+
+TEST(processes_and_threads_write_one_file)
+{
+    char wanted[200];
+    int status;
+    pid_t children[WRITERS];
+    path = test_file("joint.json", "an older file", 13);
+    EXPECT(pipe(ready) == 0 && pipe(go) == 0, "pipes");
+    for (int rank = 0; rank < WRITERS; rank++)
+        if ((children[rank] = fork()) == 0) {
+            write_as(rank);
+            _exit(test_failed > 0);     // without trace_close: each event is in the file at once
+        }
+    for (int rank = 0; rank < WRITERS; rank++)
+        EXPECT(read(ready[0], &(char){ 0 }, 1) == 1, "pipe");
+    EXPECT(write(go[1], "gogo", WRITERS) == WRITERS, "pipe");
+    for (int rank = 0; rank < WRITERS; rank++) {
+        waitpid(children[rank], &status, 0);
+        EXPECT_EQ_INT(status, 0);
+    }
+    const char *text = test_read(path);
+    EXPECT_EQ_INT(torn_lines(text), 0);
+    EXPECT_EQ_INT(test_times(text, "["), 1);
+    EXPECT_EQ_INT(test_times(text, "\"process_name\""), WRITERS);
+    EXPECT_EQ_INT(test_times(text, "\"thread_name\""), WRITERS * THREADS);
+    EXPECT_EQ_INT(test_times(text, "\"name\":\"loader 2\""), WRITERS);
+    EXPECT_EQ_INT(test_times(text, "\"name\":\"main\""), WRITERS);
+    for (int i = 0; i < WRITERS * THREADS; i++) {       // begins and ends must alternate on each track
+        char open = 'E';
+        int events = 0;
+        snprintf(wanted, sizeof wanted, "\"pid\":%d,\"tid\":%d,\"ts", i / THREADS, i % THREADS + 1);
+        for (const char *at = text; (at = strstr(at, wanted)); at++, events++) {
+            EXPECT(at[-3] != open, "%s: %c twice in a row", wanted, open);
+            open = at[-3];
+        }
+        EXPECT_EQ_INT(events, 2 * SPANS);
     }
 }
 
-TEST(a_file_is_valid_after_every_event)
-{
-    const char *path = test_path("each.json");
-    expect_end(start(write_nested, 3, path));
-    text = test_read(path);
-    EXPECT(torn_lines() == 0, "closed: %s", text);
-    EXPECT_EQ_INT(count("\"ph\":\"B\""), 40);
-    EXPECT_EQ_INT(count("\"ph\":\"E\""), 40);
-    EXPECT_EQ_INT(count("\"pid\":3"), 82);
-    EXPECT_EQ_INT(count("\"thread_name\",\"args\":{\"name\":\"main loop\"}"), 1);
-    EXPECT_EQ_INT(count("\"name\":\"process_name\",\"args\":{\"name\":\"rank 3\"}"), 1);
-}
-
-static void write_a_call(int rank, const char *path)
+TEST(sections_are_known_without_a_timeline)
 {
     EXPECT_EQ_STR(trace_section(), "");
     for (int opened = 0; opened < 2; opened++) {
@@ -94,98 +102,11 @@ static void write_a_call(int rank, const char *path)
         EXPECT_EQ_STR(trace_section(), "epoch");
         trace_end();
         EXPECT_EQ_STR(trace_section(), "");
-        trace_open(opened ? NULL : path);
+        trace_open(opened ? NULL : test_path("calls.json"));
     }
-}
-
-TEST(sections_are_known_without_a_timeline)
-{
-    const char *path = test_path("calls.json");
-    expect_end(start(write_a_call, 0, path));
-    text = test_read(path);
-    EXPECT_EQ_INT(count(",\"name\":\"all_reduce\",\"args\":{\"call\":\"gradients #3\"}},\n"), 20);
-    EXPECT_EQ_INT(count("\"call\""), 20);
-}
-
-enum { THREADS = 4, SPANS = 200 };
-
-static void *work(void *arg)
-{
-    char name[32];
-    snprintf(name, sizeof name, "loader %d", (int)(long)arg);
-    if (arg)
-        trace_thread(name); // thread 0 stays unnamed
-    spans(SPANS);
-    return NULL;
-}
-
-static void write_in_threads(int rank, const char *path)
-{
-    pthread_t threads[THREADS];
-    trace_open(path);
-    for (long i = 0; i < THREADS; i++)
-        pthread_create(&threads[i], NULL, work, (void *)i);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-}
-
-TEST(each_thread_has_a_track)
-{
-    const char *path = test_path("threads.json");
-    expect_end(start(write_in_threads, 0, path));
-    text = test_read(path);
-    EXPECT_EQ_INT(torn_lines(), 0);
-    EXPECT_EQ_INT(count("\"thread_name\""), THREADS);
-    EXPECT_EQ_INT(count("\"name\":\"loader "), THREADS - 1);
-    EXPECT_EQ_INT(count("\"name\":\"main\""), 1);
-    for (int tid = 1; tid <= THREADS; tid++) {  // begins and ends must alternate on each track
-        char track[32], open = 'E';
-        int events = 0;
-        snprintf(track, sizeof track, "\"pid\":0,\"tid\":%d,\"ts", tid);
-        for (const char *at = text; (at = strstr(at, track)); at++, events++) {
-            EXPECT(at[-3] != open, "track %d: %c twice in a row", tid, open);
-            open = at[-3];
-        }
-        EXPECT_EQ_INT(events, 2 * SPANS);
-    }
-}
-
-enum { WRITERS = 4 };
-static pthread_barrier_t *meeting;      // of all processes
-
-static void write_as(int rank, const char *path)
-{
-    check_set_rank(rank, WRITERS);
-    trace_open(path);
-    pthread_barrier_wait(meeting);
-    trace_thread("train");
-    spans(SPANS);
-}
-
-TEST(processes_write_one_file)
-{
-    char wanted[200];
-    pid_t children[WRITERS];
-    pthread_barrierattr_t shared;
-    const char *path = test_file("joint.json", "an older file", 13);
-    meeting = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pthread_barrierattr_init(&shared);
-    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(meeting, &shared, WRITERS);
-    for (int rank = 0; rank < WRITERS; rank++)
-        children[rank] = start(write_as, rank, path);
-    for (int rank = 0; rank < WRITERS; rank++)
-        expect_end(children[rank]);
-    text = test_read(path);
-    EXPECT_EQ_INT(torn_lines(), 0);
-    EXPECT_EQ_INT(count("["), 1);
-    EXPECT_EQ_INT(count("\"process_name\""), WRITERS);
-    for (int rank = 0; rank < WRITERS; rank++) {
-        snprintf(wanted, sizeof wanted, "\"process_name\",\"args\":{\"name\":\"rank %d\"}", rank);
-        EXPECT_EQ_INT(count(wanted), 1);
-        snprintf(wanted, sizeof wanted, "{\"ph\":\"E\",\"pid\":%d,", rank);
-        EXPECT_EQ_INT(count(wanted), SPANS);
-    }
+    const char *text = test_read(test_path("calls.json"));
+    EXPECT_EQ_INT(test_times(text, ",\"name\":\"all_reduce\",\"args\":{\"call\":\"gradients #3\"}},\n"), 20);
+    EXPECT_EQ_INT(torn_lines(text), 0);
 }
 
 TEST_MAIN

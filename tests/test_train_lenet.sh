@@ -11,19 +11,16 @@ train() { "$BUILD/01_single_gpu/train" --arch lenet --data "$data" --train-sampl
 expect 0 "weight hash: " train --epochs 2 --save run.st --metrics run.jsonl --trace run.json -p 25
 hash=$(tail -1 "$TMP/output")
 check "a checkpoint, and the best" test -s run.st -a -s run.st.best
-check "no temporary file" test "$(find . -name '*.tmp*' | wc -l)" = 0
 check "every kind of event" \
     test "$(sed 's/^{"event":"\([a-z]*\)".*/\1/' run.jsonl | sort | uniq -c | tr -s ' \n' ' ')" = \
     " 1 config 1 end 2 epoch 8 step "
 top1=$(sed -n 's/^{"event":"epoch","epoch":2,.*"top1":\([0-9]*\).*/\1/p' run.jsonl)
 check "it learns (test accuracy $top1 %)" test "${top1:-0}" -ge "$wanted"
-check "the timeline is JSON" grep -q '"name"' run.json
 
 expect 0 "$hash" train --epochs 2 --resume run.st
 expect 0 "weight hash: " train --epochs 1 --save half.st
 expect 0 "$hash" train --epochs 2 --resume half.st
 expect 0 "top1" train -e --resume run.st
-expect 0 "weight hash: " train --max-steps 1
 expect 2 "lenet takes images of 28x28 to 32x32 pixels; these have 33x33" \
     "$BUILD/01_single_gpu/train" --arch lenet --data synthetic --image-size 33
 
