@@ -33,24 +33,20 @@ static double factor(const uint64_t *keys, int sample, Dropout d, size_t positio
 static void dropout_masks(void)
 {
     enum { COUNT = 1 << 18 };
-    const double rate = 0.3;
-    const uint32_t limit = dropout_limit((float)rate);
+    const uint32_t limit = dropout_limit(0.3f);
     const uint64_t streams[] = { dropout_stream(0, 0), dropout_stream(1, 0), dropout_stream(0, 1),
                                  dropout_stream(1ull << 63, 0), dropout_stream(12345, 7) };
-    for (int a = 0; a < 5; a++)
-        for (int b = 0; b < 5; b++)
-            for (uint32_t shift = a == b ? 1 : 0; shift < 500; shift += 64) {
-                int kept = 0, both = 0;
-                for (uint32_t i = 0; i < COUNT; i++) {
-                    bool keeps = dropout_keeps(streams[a], i, limit);
-                    kept += keeps;
-                    both += keeps && dropout_keeps(streams[b], i + shift, limit);
-                }
-                EXPECT(fabs((double)kept / COUNT - (1 - rate)) < 0.005, "%d are kept", kept);
-                EXPECT(fabs((double)both / COUNT - (1 - rate) * (1 - rate)) < 0.005,
-                       "streams %d and %d, %u further: %d in both", a, b, shift, both);
+    for (int i = 0; i < 25; i++)
+        for (uint32_t shift = i % 6 == 0; shift < 100; shift += 64) {
+            int kept = 0, both = 0;
+            for (uint32_t at = 0; at < COUNT; at++) {
+                bool keeps = dropout_keeps(streams[i / 5], at, limit);
+                kept += keeps;
+                both += keeps && dropout_keeps(streams[i % 5], at + shift, limit);
             }
-    EXPECT(dropout_keeps(streams[0], 5, dropout_limit(0)), "rate 0");
+            EXPECT(abs(kept - (int)(0.7 * COUNT)) < 1300 && abs(both - (int)(0.49 * COUNT)) < 1300,
+                   "streams %d and %d, %u further: %d are kept, %d in both", i / 5, i % 5, shift, kept, both);
+        }
 }
 
 static void check_add(int samples, int T, int c, bool alone, bool two_gradients, float rate)
@@ -84,11 +80,9 @@ static void check_add(int samples, int T, int c, bool alone, bool two_gradients,
 
 static void adding(void)
 {
-    check_add(3, 16, 48, false, true, 0);
     check_add(4, 16, 96, false, true, 0.1f);
-    check_add(2, 5, 7, false, false, 0.5f);
+    check_add(2, 5, 7, false, false, 0);
     check_add(2, 9, 16, true, true, 0.2f);
-    check_add(1, 1, 32, true, false, 0);
 }
 
 static void one_hot_rows(void)
@@ -158,10 +152,8 @@ static void check_layer_norm(int rows, int c, double offset)
 static void layer_normalisation(void)
 {
     check_layer_norm(70, 128, 0);
-    check_layer_norm(9, 384, 0);
     check_layer_norm(33, 5, 0);
-    check_layer_norm(7, 48, type == TYPE_F32 ? 100 : 4);
-    check_layer_norm(1, 64, 0);
+    check_layer_norm(1, 384, type == TYPE_F32 ? 100 : 4);
 }
 
 static void gelu(void)

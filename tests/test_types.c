@@ -13,47 +13,22 @@ typedef struct Format {
 
 static const Format formats[] = { { TYPE_BF16, 8, 7 }, { TYPE_F16, 5, 10 } };
 
-static double value_of(const Format *f, int bits)
+static int infinity_of(const Format *f) { return ((1 << f->exponent_bits) - 1) << f->mantissa_bits; }
+
+// The infinity counts as the number that would come after the largest, unless `strict`.
+static double value_of(const Format *f, int bits, bool strict)
 {
-    int mantissa = bits & ((1 << f->mantissa_bits) - 1), all = (1 << f->exponent_bits) - 1;
-    int exponent = bits >> f->mantissa_bits & all, bias = all / 2;
+    int mantissa = bits & ((1 << f->mantissa_bits) - 1), exponent = (bits & 0x7fff) >> f->mantissa_bits;
+    int all = (1 << f->exponent_bits) - 1, unit = exponent - all / 2 - f->mantissa_bits;
     double sign = bits & 0x8000 ? -1 : 1;
-    if (exponent == all)
+    if (strict && exponent == all)
         return mantissa ? NAN : sign * INFINITY;
-    if (exponent == 0)
-        return sign * ldexp(mantissa, 1 - bias - f->mantissa_bits);
-    return sign * ldexp(mantissa + (1 << f->mantissa_bits), exponent - bias - f->mantissa_bits);
+    return sign * (exponent == 0 ? ldexp(mantissa, unit + 1) : ldexp(mantissa + (1 << f->mantissa_bits), unit));
 }
 
-static int infinity_of(const Format *f)
+static bool same(double value, double wanted)
 {
-    return ((1 << f->exponent_bits) - 1) << f->mantissa_bits;
-}
-
-// The nearest number; ties go to the even one. Infinity counts as the number that would come after the largest.
-static int nearest(const Format *f, float value)
-{
-    int sign = signbit(value) ? 0x8000 : 0, low = 0, high = infinity_of(f);
-    double size = fabs((double)value), last = value_of(f, high - 1),
-           step = last - value_of(f, high - 2);
-    if (size >= last + step / 2)
-        return sign | high;
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        *(value_of(f, middle) <= size ? &low : &high) = middle;
-    }
-    double below = size - value_of(f, low);
-    double above = (high == infinity_of(f) ? last + step : value_of(f, high)) - size;
-    bool up = above < below || (above == below && low % 2 == 1);
-    return sign | (up ? high : low);
-}
-
-static bool same_number(const Format *f, int bits, float value)
-{
-    double wanted = value_of(f, bits);
-    if (wanted != wanted)
-        return value != value;
-    return value == wanted && !signbit(value) == !signbit(wanted);
+    return (value == wanted && !signbit(value) == !signbit(wanted)) || (isnan(value) && isnan(wanted));
 }
 
 TEST(all_numbers_to_f32_and_back)
@@ -62,93 +37,67 @@ TEST(all_numbers_to_f32_and_back)
     static float wide[65536];
     for (int i = 0; i < 65536; i++)
         all[i] = (uint16_t)i;
-    for (int k = 0; k < 2; k++) {
-        const Format *f = &formats[k];
-        int wrong = 0, changed = 0;
+    for (const Format *f = formats; f < formats + 2; f++) {
+        int wrong = 0;
         values_widen(ops, device_stream(device), f->type, 65536, all, wide);
         values_narrow(ops, device_stream(device), f->type, 65536, wide, 1, back);
         for (int i = 0; i < 65536; i++) {
-            wrong +=
-                !same_number(f, i, wide[i]) || !same_number(f, i, load_one(f->type, all, (size_t)i));
-            wrong += !same_number(f, i, rounded(f->type, wide[i]));
-            changed +=
-                wide[i] == wide[i] ? back[i] != i : value_of(f, back[i]) == value_of(f, back[i]);
-            changed += (back[i] ^ i) >> 15; // the sign of a NaN must also stay
+            double value = value_of(f, i, true);
+            wrong += !same(wide[i], value) || !same(load_one(f->type, all, (size_t)i), value)
+                     || !same(rounded(f->type, wide[i]), value);
+            wrong += isnan(value) ? !isnan(value_of(f, back[i], true)) : back[i] != i;
+            wrong += (back[i] ^ i) >> 15;       // the sign of a NaN must also stay
         }
-        EXPECT(wrong == 0, "%s: %d numbers are widened wrong", type_names[f->type], wrong);
-        EXPECT(changed == 0, "%s: %d numbers changed on the way", type_names[f->type], changed);
+        EXPECT(wrong == 0, "%s: %d mistakes", type_names[f->type], wrong);
     }
 }
 
-static int wrong_roundings(const Format *f, const float *values, int count)
-{
-    uint16_t *loop = xmalloc((size_t)count * sizeof *loop), one[2] = { 0 }; // room for an f32
-    int wrong = 0;
-    values_narrow(ops, device_stream(device), f->type, (size_t)count, values, 1, loop);
-    for (int i = 0; i < count; i++) {
-        int wanted = nearest(f, values[i]);
-        store_one(f->type, one, 0, values[i]);
-        if (values[i] != values[i])
-            wrong += value_of(f, loop[i]) == value_of(f, loop[i]) || one[0] != loop[i];
-        else
-            wrong += loop[i] != wanted || one[0] != wanted;
-    }
-    free(loop);
-    return wrong;
-}
-
+// Halfway between two numbers, the even one is the nearest.
 TEST(between_numbers)
 {
-    for (int k = 0; k < 2; k++) {
-        const Format *f = &formats[k];
-        int count = 0, most = infinity_of(f);
-        float *values = xmalloc((size_t)most * 6 * sizeof *values);
-        for (int i = 0; i < most; i++) {
-            double next =
-                i + 1 < most ? value_of(f, i + 1) : 2 * value_of(f, i) - value_of(f, i - 1);
-            float middle = (float)((value_of(f, i) + next) / 2);
-            float three[] = { middle, nextafterf(middle, INFINITY), nextafterf(middle, 0) };
-            for (int j = 0; j < 3; j++) {
-                values[count++] = three[j];
-                values[count++] = -three[j];
+    enum { MOST = 6 << 15 };
+    static float values[MOST];
+    static uint16_t wanted[MOST], loop[MOST], one[2];
+    for (const Format *f = formats; f < formats + 2; f++) {
+        int n = 0, wrong = 0;
+        for (int i = 0; i < infinity_of(f); i++)
+            for (int sign = 0; sign <= 0x8000; sign += 0x8000) {
+                float m = (float)((value_of(f, i, false) + value_of(f, i + 1, false)) / (sign ? -2 : 2));
+                const float three[] = { m, nextafterf(m, 2 * m), nextafterf(m, 0) };
+                const int nearest[] = { i + i % 2, i + 1, i };
+                for (int k = 0; k < 3; k++) {
+                    values[n] = three[k];
+                    wanted[n++] = (uint16_t)(sign | nearest[k]);
+                }
             }
+        values_narrow(ops, device_stream(device), f->type, (size_t)n, values, 1, loop);
+        for (int i = 0; i < n; i++) {
+            store_one(f->type, one, 0, values[i]);
+            wrong += (loop[i] != wanted[i]) + (one[0] != wanted[i]);
         }
-        int wrong = wrong_roundings(f, values, count);
-        EXPECT(wrong == 0, "%s: %d of %d rounded wrong", type_names[f->type], wrong, count);
-        free(values);
+        EXPECT(wrong == 0, "%s: %d of %d rounded wrong", type_names[f->type], wrong, n);
     }
-}
-
-TEST(special_numbers)
-{
-    static const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 65504, 65519.996f,
-                                     65520, 65536, 3.3895314e38f, 3.4e38f, 1e-45f, 0x1p-24f,
-                                     0x1p-25f, 0x1.8p-25f, 0x1p-14f };
-    for (int k = 0; k < 2; k++)
-        EXPECT_EQ_INT(wrong_roundings(&formats[k], special, sizeof special / sizeof *special), 0);
 }
 
 // Here only activations grow with the batch. With an emulated 16-bit type, scratch memory would grow, too.
 TEST(activation_bytes_are_those_allocated)
 {
-    static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };
-    for (int a = 0; a < 4; a++) {
+    static const char *const archs[] = { "lenet", "convnet", "resnet50" };
+    for (int a = 0; a < 3; a++) {
         size_t expected[2], peak[2];
         for (int k = 0; k < 2; k++) {
             Device *own = device_open(0, 1);
             Ops *own_ops = ops_new(own, &(OpsConfig){ 0 });
-            int size = strcmp(archs[a], "convnet") == 0 ? 28 : 32;
-            ModelConfig config = { archs[a], 3, size, size, 10, k ? 64 : 16 };
-            Model *model = model_new(own, own_ops, &config);
+            int size = a == 1 ? 28 : 32;
+            Model *model = model_new(own, own_ops, &(ModelConfig){ archs[a], 3, size, size, 10, k ? 64 : 16 });
             expected[k] = model->activation_bytes;
             peak[k] = device_peak_bytes(own);
             model_free(model);
             ops_free(own_ops);
             device_close(own);
         }
-        EXPECT(expected[1] - expected[0] == peak[1] - peak[0],
-               "%s: 48 more rows should take %zu bytes, but take %zu", archs[a],
-               expected[1] - expected[0], peak[1] - peak[0]);
+        EXPECT(expected[1] - expected[0] == peak[1] - peak[0], "%s: 48 more rows should take %zu bytes, but take %zu",
+               archs[a], expected[1] - expected[0], peak[1] - peak[0]);
     }
 }
 

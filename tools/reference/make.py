@@ -4,11 +4,10 @@
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch torchvision safetensors numpy
     /tmp/venv/bin/python tools/reference/make.py [FOLDER [PART...]]
 
-convnet   5 complete states along a PyTorch run on Fashion-MNIST, and a sample of each step's results
-resnet18  5 generated states, each with its own seed, which the C program generates too, and a sample
-resnet50  of each step's results
-ranks     2 of them for DistributedDataParallel and resnet18: two processes, half of the batch each
-amp       the distance of torch.autocast from float64 in the steps above (which must exist)
+resnet18  a sample of the results of one step from each of 5 generated states, which the C program generates too
+resnet50  the same from one state
+ranks     the same for resnet18 and DistributedDataParallel: two processes, half of the batch each
+amp       the distance of torch.autocast from float64 in the steps of resnet18 (which must exist)
 gpt       one step of a small GPT, f32 and 16 bits (see gpt.py)
 lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
 adamw     lenet's first state (which must exist) after 8 steps of AdamW by generated gradients, clipped at
@@ -33,54 +32,18 @@ from torch.utils.data import DistributedSampler
 import gpt
 import reference as ref
 
-CONVNET_STEPS, CONVNET_ROWS = (0, 5, 20, 50, 100), 16
 LENET_STEPS, LENET_ROWS, SEED = 20, 32, 1
 
 
-def make_convnet(folder):
-    """States along a run, each with the first batch from its step on that is calm (ref.is_calm)."""
-    images, labels = ref.load_fashion()
-    order = ref.epoch_order(len(images), SEED, 0)
-
-    def batch_of(step):
-        ids = order[step * CONVNET_ROWS:(step + 1) * CONVNET_ROWS].numpy()
-        return (ref.normalise(images[ids], "fashion-mnist"),
-                torch.from_numpy(labels[ids].astype(np.int64)))
-
-    torch.manual_seed(SEED)
-    model = ref.make_model("convnet", channels=1)
-    for step, momentum in ref.states_along(model, batch_of, CONVNET_STEPS):
-        name = f"convnet-{step:03d}"
-        batches = map(batch_of, range(step, len(images) // CONVNET_ROWS))
-        batch, steps = next((b, s) for b in batches if ref.is_calm(s := ref.all_steps(model, momentum, *b)))
-        ref.save_state(f"{folder}/{name}.state.safetensors", "convnet", model, momentum, SEED,
-                       step, CONVNET_ROWS)
-        ref.save_step(f"{folder}/{name}.step.safetensors", model, steps, batch,
-                      {"arch": "convnet", "classes": 10, "global_step": step,
-                       "state": f"{name}.state.safetensors"}, limit=512)
-
-
-def make_resnet(folder, arch, side, rows, limit, ranks=1, skip=()):
-    """Five states, or two for ranks, from the first seeds for which no value is near ReLU's kink. skip: seeds with a
-    value that is on the other side of it if a library adds in another order."""
-    name = arch if ranks == 1 else f"{arch}-ranks{ranks}"
-    made, seed = 0, 0
-    while made < (5 if ranks == 1 else 2):
-        seed += 1
-        if seed in skip:
-            continue
+def make_resnet(folder, arch, side, rows, limit, seeds, ranks=1):
+    for number, seed in enumerate(seeds, 1):
         model = ref.make_model(arch)
         momentum = ref.make_state(model, seed)
         batch = ref.make_batch(seed, rows, 3, side, side, 10)
-        if ref.find_kinks(model, batch[0], ranks) > 0:
-            continue
         steps = ref.in_ranks(ranks, model, momentum, *batch)
-        if ref.is_calm(steps):
-            made += 1
-            print(f"{name}: seed {seed}", flush=True)
-            about = {"arch": arch, "classes": 10, "seed": seed}
-            ref.save_step(f"{folder}/{name}-{made}.step.safetensors", model, steps, batch,
-                          about | ({"ranks": ranks} if ranks > 1 else {}), limit, with_batch=False)
+        name = arch if ranks == 1 else f"{arch}-ranks{ranks}"
+        about = {"arch": arch, "classes": 10, "seed": seed} | ({"ranks": ranks} if ranks > 1 else {})
+        ref.save_step(f"{folder}/{name}-{number}.step.safetensors", model, steps, batch[0].shape, about, limit)
 
 
 def make_lenet(folder):
@@ -156,12 +119,10 @@ def make_sampler(folder):
 
 
 def make_amp(folder):
-    """Stores distances, not values, to keep the file small. Leaves out the steps of `ranks`."""
+    """Stores distances, not values, to keep the file small."""
     found = {}
-    for path in sorted(glob.glob(f"{folder}/*.step.safetensors")):
+    for path in sorted(glob.glob(f"{folder}/resnet18-[0-9]*.step.safetensors")):
         step = os.path.basename(path).removesuffix(".step.safetensors")
-        if "ranks" in step:
-            continue
         found |= ref.autocast_far(step, *ref.load_step(path))
         print(step, flush=True)
     ref.save_amp(f"{folder}/amp.safetensors", found)
@@ -217,10 +178,9 @@ PARTS = {
     "sampler": make_sampler,
     "lenet": make_lenet,
     "adamw": make_adamw,
-    "convnet": make_convnet,
-    "resnet18": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=64),
-    "resnet50": functools.partial(make_resnet, arch="resnet50", side=64, rows=8, limit=24, skip=(13,)),
-    "ranks": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=32, ranks=2),
+    "resnet18": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=64, seeds=range(1, 6)),
+    "resnet50": functools.partial(make_resnet, arch="resnet50", side=64, rows=8, limit=24, seeds=[2]),
+    "ranks": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=32, seeds=[1], ranks=2),
     "amp": make_amp,
     "eval": make_eval, "gpt": gpt.make_gpt,
 }

@@ -1,48 +1,35 @@
 """Shared by the other files here: models, data, one training step in PyTorch, and the files.
 
-tests/test_step.c and test_step_amp.c read three kinds of safetensors files:
+tests/step_reference.h reads two kinds of safetensors files:
 
-a state     a checkpoint as common/checkpoint.h describes it: weights, buffers, momentum, scalars
-a step      what PyTorch computes from a state and one batch:
-              metadata      arch, classes, rows, channels, height, width; ranks (1): number of parts
+a step      what PyTorch computes from a generated state and batch (see numbers):
+              metadata      arch, classes, rows, channels, height, width, seed; ranks (1): number of parts
                             of the batch with their own statistics (then loss and gradients are
-                            means, and stat is rank 0's); and the state: state = a file in the same
-                            folder, or seed = generated (see numbers)
-              images        F32 (rows, channels, height, width), normalised     \\ absent if the
-              labels        I64 (rows)                                          / state is generated
-              loss          F64 (2): PyTorch's in float32, in float64
-              far           F32 (tensors of the state dict in the order of their names, 3): the
-                            largest distance from float64 of any of PyTorch's float32 runs: of
-                            gradient, update, statistic
+                            means, and stat is rank 0's)
+              loss          F64 (1): PyTorch's in float32
               index.NAME    I32 (k): which elements were kept; absent if all were
-              grad.NAME     F32 (2, k): PyTorch's float32 gradient, and how far float64 is from it
-              update.NAME   F32 (2, k): the same for p_new - p_old
-              stat.NAME     F32 (2, k): the same for a running mean or variance, new - old
+              grad.NAME     F32 (k): the gradient
+              update.NAME   F32 (k): the same of p_new - p_old
+              stat.NAME     F32 (k): the same of a running mean or variance, new - old
 
-amp         the distance of PyTorch's autocast from float64, for each of these steps:
+amp         the distance of PyTorch's autocast from float64, for each step of resnet18:
               metadata      f16.scale: the loss scale in float16
               STEP.TYPE     F32 (tensors of the state dict in the order of their names, 3), TYPE bf16
                             or f16: root mean square of the distances of gradient, update, statistic,
                             over all elements, and over autocast's runs
               STEP.TYPE.loss F64 (1): the same of the loss
-              STEP.TYPE.after, STEP.TYPE.after.loss   the same as on a GPU, where cuDNN has rounded what a
-                            convolution's bias is added to (networks that have one)
 
 When elements are left out, the largest of each kind and the one where float32 is furthest from
-float64 are always kept, so a maximum over what was kept is the maximum over all.
+float64 are always kept.
 
 PyTorch's float32 has no single result: threads, layouts and libraries round differently. If a value is
-so close to ReLU's kink that rounding decides its sign, gradients jump. So there are several float32
-runs, of states and batches in which no value is that close (see find_kinks).
+so close to ReLU's kink that rounding decides its sign, gradients jump. So make.py has seeds with which no
+value is that close.
 """
-import contextlib
 import copy
 import gzip
-import itertools
 import os
 import tempfile
-import types
-import warnings
 
 import numpy as np
 import torch
@@ -85,15 +72,13 @@ class ConvNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 16, 5, padding=2)
         self.bn1 = nn.BatchNorm2d(16)
-        self.relu1 = nn.ReLU()
         self.conv2 = nn.Conv2d(16, 32, 5, padding=2)
         self.bn2 = nn.BatchNorm2d(32)
-        self.relu2 = nn.ReLU()
         self.fc = nn.Linear(32 * (side // 4) ** 2, classes)
 
     def forward(self, x):
-        x = F.max_pool2d(self.relu1(self.bn1(self.conv1(x))), 2)
-        x = F.max_pool2d(self.relu2(self.bn2(self.conv2(x))), 2)
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 2)
+        x = F.max_pool2d(F.relu(self.bn2(self.conv2(x))), 2)
         return self.fc(x.flatten(1))
 
 
@@ -130,24 +115,6 @@ def train_step(model, optimizer, images, labels):
     loss.backward()
     optimizer.step()
     return loss.item()
-
-
-def states_along(model, batch_of, states):
-    """Trains on batch_of(0), batch_of(1), ..., and yields (step, momentum) before each of these steps."""
-    optimizer = make_optimizer(model)
-    for step in range(max(states) + 1):
-        if step in states:
-            yield step, momentum_of(model, optimizer)
-        train_step(model, optimizer, *batch_of(step))
-
-
-def momentum_of(model, optimizer):
-    """{name: momentum}; zeros before the first step, when PyTorch has none."""
-    found = {}
-    for name, p in model.named_parameters():
-        buffer = optimizer.state[p].get("momentum_buffer") if p in optimizer.state else None
-        found[name] = torch.zeros_like(p) if buffer is None else buffer.detach().clone()
-    return found
 
 
 # --- data ---------------------------------------------------------------------------------------
@@ -200,7 +167,7 @@ def epoch_order(count, seed, epoch):
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
 
 
-# --- numbers that tests/test_step.c makes too, bit for bit --------------------------------------
+# --- numbers that tests/step_reference.h makes too, bit for bit --------------------------------------
 
 
 def philox(key, high, low):
@@ -311,71 +278,18 @@ def one_step(model, momentum, images, labels, dtype, autocast=None, scale=1.0):
     return loss.item(), found
 
 
-@contextlib.contextmanager
-def threads(count):
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    yield
-    torch.set_num_threads(before)
-
-
-def float32_ways(model, images):
-    """Several ways in which PyTorch computes the same step in float32: (model, images, order, context)."""
-    last = {"memory_format": torch.channels_last}
-    model_last, images_last = copy.deepcopy(model).to(**last), images.contiguous(**last)
-    same = torch.arange(len(images))
-    yield model, images, same, threads(1)
-    yield model_last, images_last, same, threads(1)
-    yield model, images, same.flip(0), threads(2)
-    yield model_last, images_last, same.roll(1), threads(1)
-    yield model, images, same.roll(len(images) // 2), threads(1)
-    yield model, images, same, torch.backends.mkldnn.flags(enabled=False)
-
-
-def rounding_alone(name, exact):
-    """How far from zero a computed gradient may be whose exact value is zero: 2^-16 of its layer's largest gradient.
-
-    A bias in front of normalisation has no gradient; the computed value is only a rounding error.
-    """
-    kind, tensor = name.split(".", 1)
-    weight = "grad." + tensor[:-len("bias")] + "weight"
-    if kind == "stat" or not tensor.endswith(".bias") or tensor.startswith("fc"):
-        return 0.0
-    return np.abs(exact[weight]).max() * 2.0 ** -16 * (1 if kind == "grad" else LR * (1 + MOMENTUM))
-
-
-def all_steps(model, momentum, images, labels):
-    """-> (loss, tensors) of float32 as it is by default, the same of float64, {tensor: far}."""
-    loss64, f64 = one_step(model, momentum, images, labels, torch.float64)
-    first, far = None, {name: rounding_alone(name, f64) for name in f64}
-    for way, x, order, context in float32_ways(model, images):
-        with context:
-            loss32, f32 = one_step(way, momentum, x[order], labels[order], torch.float32)
-        first = first or (loss32, f32)
-        for name in far:
-            far[name] = max(far[name], np.abs(f32[name] - f64[name]).max())
-    return first, (loss64, f64), far
+def both_steps(model, momentum, images, labels):
+    """-> one_step in float32, in float64. If a value is near ReLU's kink, they differ: then another seed is needed."""
+    f32, f64 = (one_step(model, momentum, images, labels, dtype) for dtype in (torch.float32, torch.float64))
+    for name, exact in f64[1].items():
+        if name.startswith("grad"):
+            assert np.abs(f32[1][name] - exact).max() <= 3e-4 * np.abs(exact).max(), name
+    return f32, f64
 
 
 # torch.autocast's types on the CPU, each with a fixed loss scale. GradScaler would begin with 65536, and one
 # of PyTorch's gradients would be infinite. No gradient is infinite with 1024.
 AUTOCAST = {"bf16": (torch.bfloat16, 1.0), "f16": (torch.float16, 1024.0)}
-
-
-def has_bias(module):
-    return isinstance(module, nn.Conv2d) and module.bias is not None
-
-
-def bias_after(model):
-    """A copy whose convolutions add their bias after rounding, as PyTorch does with cuDNN."""
-    def forward(self, x):
-        y = self._conv_forward(x, self.weight, None)
-        return y + self.bias.to(y.dtype)[:, None, None]
-
-    model = copy.deepcopy(model)
-    for module in filter(has_bias, model.modules()):
-        module.forward = types.MethodType(forward, module)
-    return model
 
 
 def autocast_runs(model, momentum, images, labels, name):
@@ -391,72 +305,38 @@ def autocast_runs(model, momentum, images, labels, name):
 def autocast_far(step, model, momentum, images, labels):
     """An entry of the file amp: how far autocast's runs are from float64."""
     loss64, f64 = one_step(model, momentum, images, labels, torch.float64)
-    found, ways = {}, {"": model}
-    if any(map(has_bias, model.modules())):
-        ways[".after"] = bias_after(model)
-    for name, (suffix, way) in itertools.product(AUTOCAST, ways.items()):
+    found = {}
+    for name in AUTOCAST:
         squares = [
             {key: np.mean((f[key] - f64[key]) ** 2) for key in f} | {"loss": (loss - loss64) ** 2}
-            for loss, f in autocast_runs(way, momentum, images, labels, name)]
+            for loss, f in autocast_runs(model, momentum, images, labels, name)]
         far = {key: np.sqrt(np.mean([run[key] for run in squares])) for key in squares[0]}
-        found[f"{step}.{name}{suffix}"] = np.array(
+        found[f"{step}.{name}"] = np.array(
             [[far.get(kind + tensor, 0) for kind in KINDS]
              for tensor in sorted(model.state_dict())], np.float32)
-        found[f"{step}.{name}{suffix}.loss"] = np.array([far["loss"]])
+        found[f"{step}.{name}.loss"] = np.array([far["loss"]])
     return found
 
 
 def one_rank(rank, world, folder, model, momentum, images, labels):
-    warnings.simplefilter("ignore")     # DDP warns that channels_last gradients do not match its buckets
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
     torch.set_num_threads(1)
-    steps = all_steps(model, momentum, images.chunk(world)[rank], labels.chunk(world)[rank])
+    steps = both_steps(model, momentum, images.chunk(world)[rank], labels.chunk(world)[rank])
     if rank == 0:
         torch.save(steps, f"{folder}/steps")
     dist.destroy_process_group()
 
 
 def in_ranks(world, model, momentum, images, labels):
-    """all_steps with DistributedDataParallel: `world` processes, each with a part of the
+    """both_steps with DistributedDataParallel: `world` processes, each with a part of the
     batch (torch.chunk) and its own statistics. What is returned is rank 0's. nn.DataParallel on
     `world` devices computes the same: its loss is the mean over all rows, and the parts are equal."""
     if world == 1:
-        return all_steps(model, momentum, images, labels)
+        return both_steps(model, momentum, images, labels)
     assert len(images) % world == 0
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(one_rank, (world, folder, model, momentum, images, labels), world)
         return torch.load(f"{folder}/steps", weights_only=False)
-
-
-def is_calm(steps):
-    """Do PyTorch's float32 runs agree so well with float64 that our program's should, too?"""
-    _, (_, exact), far = steps
-    return all(far[name] <= max(3e-4 * np.abs(exact[name]).max(), rounding_alone(name, exact))
-               for name in far if name.startswith("grad"))
-
-
-def before_relu(model, images, dtype):
-    """The inputs of every nn.ReLU of a model, as float64."""
-    model = copy.deepcopy(model).to(dtype).train()
-    found = []
-    for module in model.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = False
-            module.register_forward_pre_hook(lambda _, x: found.append(x[0].detach().double()))
-    with torch.no_grad():
-        model(images.to(dtype))
-    return found
-
-
-def find_kinks(model, images, world=1):
-    """The number of values whose distance from ReLU's kink is less than four times their rounding error."""
-    kinks = 0
-    for part in images.chunk(world):
-        exact = before_relu(model, part, torch.float64)
-        rounded = before_relu(model, part, torch.float32)
-        kinks += sum(int((a.abs() < 4 * (a - b).abs().mean()).sum())
-                     for a, b in zip(exact, rounded))
-    return kinks
 
 
 # --- evaluating -----------------------------------------------------------------------------------
@@ -499,20 +379,6 @@ def save_judged(path, judged, margins):
 # --- files --------------------------------------------------------------------------------------
 
 
-def save_state(path, arch, model, momentum, seed, global_step, batch_size):
-    """A checkpoint of ours, written by PyTorch."""
-    tensors = {name: t.numpy() for name, t in model.state_dict().items()}
-    tensors |= {"ddp.momentum." + name: t.numpy() for name, t in momentum.items()}
-    # Numbers of a TrainState, named as in common/checkpoint/checkpoint.c, which ignores running.not_finite
-    integers = {"seed": seed, "epoch": 0, "step": global_step, "global_step": global_step,
-                "batch_size": batch_size, "running.count": 0, "running.correct1": 0,
-                "running.correct5": 0, "running.not_finite": 0}
-    reals = {"best_top1": -1, "loss_scale": 1, "running.loss_sum": 0}
-    tensors |= {"ddp." + name: np.array([value], np.int64) for name, value in integers.items()}
-    tensors |= {"ddp." + name: np.array([value], np.float64) for name, value in reals.items()}
-    write_file(path, tensors, {"format": "pt", "ddp.arch": arch})
-
-
 def keep_some(pairs, limit, rng):
     """Which elements to keep: the extremes of each (float32, float64) pair, and some others."""
     count = pairs[0][0].size
@@ -523,28 +389,21 @@ def keep_some(pairs, limit, rng):
     return np.sort(np.array((list(extremes) + others)[:limit], np.int32))
 
 
-def save_step(path, model, steps, batch, metadata, limit=None, with_batch=True):
-    """Writes what test_step compares with: steps as all_steps returned them."""
-    (loss32, f32), (loss64, f64), far = steps
-    images, labels = batch
-    names = sorted(model.state_dict())
-    tensors = {"loss": np.array([loss32, loss64]),
-               "far": np.array([[far.get(k + n, 0) for k in KINDS] for n in names], np.float32)}
-    if with_batch:
-        tensors |= {"images": images.numpy(), "labels": labels.numpy()}
+def save_step(path, model, steps, shape, metadata, limit):
+    """Writes what test_step compares with: steps as both_steps returned them. shape: of the images."""
+    (loss32, f32), (_, f64) = steps
+    tensors = {"loss": np.array([loss32])}
     rng = np.random.default_rng(1)
-    for name in names:
+    for name in sorted(model.state_dict()):
         pairs = {k + name: (f32[k + name].ravel(), f64[k + name].ravel())
                  for k in KINDS if k + name in f32}
         kept = keep_some(list(pairs.values()), limit, rng) if pairs else None
         if kept is not None:
             tensors["index." + name] = kept
-        for key, (a, b) in pairs.items():
-            part = np.stack([a, b - a]).astype(np.float32)
-            tensors[key] = np.ascontiguousarray(part if kept is None else part[:, kept])
-    rows, channels, height, width = images.shape
-    shape = {"rows": rows, "channels": channels, "height": height, "width": width}
-    write_file(path, tensors, metadata | shape)
+        for key, (a, _) in pairs.items():
+            tensors[key] = (a if kept is None else a[kept]).astype(np.float32)
+    sizes = dict(zip(("rows", "channels", "height", "width"), shape))
+    write_file(path, tensors, metadata | sizes)
 
 
 def save_amp(path, found):
@@ -557,17 +416,8 @@ def load_step(path):
         about = file.metadata()
     shape = [int(about[key]) for key in ("rows", "channels", "height", "width", "classes")]
     model = make_model(about["arch"], shape[1], shape[4], shape[2])
-    if "seed" in about:
-        momentum = make_state(model, int(about["seed"]))
-        images, labels = make_batch(int(about["seed"]), *shape)
-    else:
-        batch = load_file(path)
-        state = load_file(os.path.join(os.path.dirname(path), about["state"]))
-        state = {name: torch.from_numpy(value) for name, value in state.items()}
-        model.load_state_dict({name: state[name] for name in model.state_dict()})
-        momentum = {name: state["ddp.momentum." + name] for name, _ in model.named_parameters()}
-        images, labels = (torch.from_numpy(batch[key]) for key in ("images", "labels"))
-    return model, momentum, images, labels
+    momentum = make_state(model, int(about["seed"]))
+    return model, momentum, *make_batch(int(about["seed"]), *shape)
 
 
 def write_file(path, tensors, metadata):
