@@ -13,7 +13,6 @@ libraries=$build/root
 
 without='
 test_model            slow: many steps of ResNets
-test_onednn_code      slow: every network, in two types
 test_ranks_step       slow
 test_replicas         slow
 test_step             slow: longer than six minutes

@@ -21,20 +21,13 @@ ranks()
 said() { grep -E '^\[rank.*(apart|finite|ended)' output | head -1; }
 hash_with() { expect 0 "weight hash: " ranks "$@" >&2; hash_of; }
 
-
-says() { grep -qE -- "$1" output; }
 expect 0 "== amp: off" "$train" "${lenet[@]}" --max-steps 1 --amp off
 off=$(hash_of)
 old_cpu=(env DNNL_MAX_CPU_ISA=AVX2)
 expect 0 "== amp: off: no 16-bit type is faster here" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1
 expect 0 "== amp: bf16, emulated" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1 --amp bf16
 check "bf16 is not f32" [ "$(hash_of)" != "$off" ]
-expect 0 "== amp: fp16" "$train" "${lenet[@]}" --max-steps 1 --amp fp16
-if grep -q avx512_bf16 /proc/cpuinfo; then
-    expect 0 "== amp: bf16" env DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 "$train" "${lenet[@]}" --max-steps 1
-    expect 0 "== amp: bf16" "$train" -a gpt --data words --max-steps 1
-    ! grep -q amx_bf16 /proc/cpuinfo || expect 0 "== amp: off: no" "$train" "${lenet[@]}" --max-steps 1
-fi
+! grep -q amx_bf16 /proc/cpuinfo || expect 0 "== amp: bf16" "$train" -a gpt --data words --max-steps 1
 for type in off bf16; do
     expect 0 "" "$train" "${lenet[@]}" --arch resnet18 --max-steps 1 --amp $type --metrics $type.jsonl
 done
@@ -88,10 +81,8 @@ bytes() { grep -o '"name":"all_reduce [^"]*"' trace | sed 's/.*all_reduce \(.*\)
     awk '{ sum += $1 * ($2 == "MB" ? 1e6 : $2 == "KB" ? 1e3 : 1) } END { print sum }'; }
 expect 0 "" ranks 2 --max-steps 3 --trace trace --amp off
 wide=$(bytes)
-for type in bf16 fp16; do
-    expect 0 "== amp: off" ranks 2 --max-steps 3 --trace trace --amp off --compress $type
-    check "half of the bytes: $(bytes) of $wide" between "$(bytes)" "$wide" 0.495 0.505
-done
+expect 0 "== amp: off" ranks 2 --max-steps 3 --trace trace --amp off --compress bf16
+check "half of the bytes: $(bytes) of $wide" between "$(bytes)" "$wide" 0.495 0.505
 expect 0 "" ranks 3 --amp off
 near_loss=$(last_of running_loss m.0.jsonl)
 expect 0 "" ranks 3 --compress fp16 --amp fp16 --accumulate 2
@@ -110,23 +101,19 @@ goes_on()
         cmp part.st whole.st || { echo "ended after step $stop"; return 1; }
     done
 }
-check "fp16, the scale in mid-growth" goes_on --amp fp16 --growth-interval 5
-check "it had grown" [ "$(last_of loss_scale m.0.jsonl)" != 65536 ]
-check "with all other options" goes_on --amp fp16 --growth-interval 3 --accumulate 3 --clip-norm 0.7 --compress fp16
+check "with all other options" goes_on --amp fp16 --growth-interval 5 --accumulate 3 --clip-norm 0.7 --compress fp16
+check "the scale had grown" [ "$(last_of loss_scale m.0.jsonl)" != 65536 ]
 check "AdamW: skipped steps do not count as updates" goes_on --amp fp16 --optim adamw --growth-interval 1
 check "some were skipped" grep -q "skipped: [1-9]" out
 # Step 04 saves a loss scale of 1, which 05 takes as none.
 expect 0 "" "$older/train" "${lenet[@]}" --max-steps 8 --save old.st
-cp old.st new.st
-expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --save new.st --resume new.st
-expect 0 "== resumed: new.st" "$older/train" "${lenet[@]}" --max-steps 12 --resume new.st
-expect 0 "== test: " "$train" -e --resume new.st "${lenet[@]}" --amp bf16
+expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --resume old.st
+expect 0 "== test: " "$train" -e --resume old.st "${lenet[@]}" --amp bf16
 
-# from CONDITION: prints C code. In rank 1 it puts an infinity into messages whose number (from 1) meets CONDITION.
+# In rank 1 it puts an infinity into the fifth message.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
-from() { echo "static int messages; if (comm_rank(comm) == 1 && ++messages $1) grads[7] = 1.0f / 0.0f; $reduce"; }
-
-check "an overflow: builds" build_with overflow 05_ddp_amp ddp.c "$reduce" "$(from '== 5')"
+check "an overflow: builds" build_with overflow 05_ddp_amp ddp.c "$reduce" "static int messages;
+    if (comm_rank(comm) == 1 && ++messages == 5) grads[7] = 1.0f / 0.0f; $reduce"
 all_skip()
 {
     local rank
@@ -141,13 +128,6 @@ all_skip()
 check "all ranks skip that step, halve the scale and keep equal weights" all_skip ./overflow
 train=./overflow
 check "the step changes nothing" is "$(hash_with 3 --amp fp16 --max-steps 5)" "$(hash_with 3 --amp fp16 --max-steps 4)"
-# A bf16 run without a loss scale keeps the checkpoint's scale and number of skipped steps for a later fp16 run.
-expect 0 "skipped: 1" ranks 3 --amp fp16 --max-steps 6 --save skipped.st
-cp skipped.st on.st
-expect 0 "weight hash: " ranks 3 --amp bf16 --save on.st --resume on.st --max-steps 8
-expect 0 "scale: 32768 | skipped: 1" ranks 3 --amp fp16 --resume on.st
-check "always: builds" build_with overflow 05_ddp_amp ddp.c "$reduce" "$(from '>= 5')"
-expect 3 "not finite with a loss scale of 0.5, to which it has fallen" ranks 2 --amp fp16 --epochs 10
 expect 3 "not finite" ranks 2 --amp bf16
 train=$step/train
 expect 3 "not finite with a loss scale of 1e+12" ranks 2 --amp fp16 --loss-scale 1e12

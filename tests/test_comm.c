@@ -28,19 +28,6 @@ static void set(void *values, CommType type, size_t i, double value)
     }
 }
 
-static double get(const void *values, CommType type, size_t i)
-{
-    switch (type) {
-    case COMM_U8: return ((const uint8_t *)values)[i];
-    case COMM_I64: return (double)((const int64_t *)values)[i] / (double)i64_unit;
-    case COMM_F32: return ((const float *)values)[i];
-    case COMM_F64: return ((const double *)values)[i] / f64_unit;
-    case COMM_BF16: return from_bf16(((const uint16_t *)values)[i]);
-    case COMM_F16: return from_f16(((const uint16_t *)values)[i]);
-    }
-    return -1;
-}
-
 // Small whole numbers, so that every sum is exact in every type.
 static double value_of(int rank, size_t i) { return (double)((i * 7 + (size_t)rank * 13) % 31); }
 
@@ -62,24 +49,6 @@ typedef struct Rank {
     unsigned char *mine, *all;  // (count), (size, count)
 } Rank;
 
-static void rank_open(Rank *r, const World *world, size_t most)
-{
-    *r = (Rank){ .world = world, .device = device_open(0, 1) };
-    r->stream = device_stream(r->device);
-    r->comm = comm_new(world, r->device, "test", NULL);
-    r->mine = device_alloc(r->device, most * sizeof(double));
-    r->all = device_alloc(r->device, most * sizeof(double) * (size_t)world->size);
-}
-
-static int rank_close(Rank *r)
-{
-    comm_free(r->comm);
-    device_free(r->device, r->mine);
-    device_free(r->device, r->all);
-    device_close(r->device);
-    return test_failed > 0 || test_passed == 0;
-}
-
 static void fill(Rank *r, void *values)
 {
     for (size_t i = 0; i < r->count; i++)
@@ -89,11 +58,12 @@ static void fill(Rank *r, void *values)
 static void expect_values(const Rank *r, const char *what, const void *values,
                           double (*wanted)(int, size_t), int who)
 {
-    size_t wrong = 0;
+    unsigned char *exact = xcalloc(r->count + 1, sizeof(double));
     for (size_t i = 0; i < r->count; i++)
-        wrong += get(values, r->type, i) != wanted(who, i);
-    EXPECT(wrong == 0, "%s: rank %d of %d, type %d: %zu of %zu values", what, r->world->rank,
-           r->world->size, r->type, wrong, r->count);
+        set(exact, r->type, i, wanted(who, i));
+    EXPECT(memcmp(values, exact, r->count * comm_width(r->type)) == 0, "%s: rank %d of %d, type %d, %zu values", what,
+           r->world->rank, r->world->size, r->type, r->count);
+    free(exact);
 }
 
 static void try_gather(Rank *r, bool in_place)
@@ -148,8 +118,11 @@ static void count_bytes(Rank *r)
 static int every_collective(void *arg, const World *world)
 {
     const size_t most = *(size_t *)arg, counts[] = { 0, 1, 2, 3, 17, 1000, most };
-    Rank r;
-    rank_open(&r, world, most);
+    Rank r = { .world = world, .device = device_open(0, 1) };
+    r.stream = device_stream(r.device);
+    r.comm = comm_new(world, r.device, "test", NULL);
+    r.mine = device_alloc(r.device, most * sizeof(double));
+    r.all = device_alloc(r.device, most * sizeof(double) * (size_t)world->size);
     EXPECT(comm_rank(r.comm) == world->rank && comm_size(r.comm) == world->size, "rank and size");
     count_bytes(&r);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -160,31 +133,29 @@ static int every_collective(void *arg, const World *world)
             r.type = types[t];
             try_collectives(&r, (int)((i + (size_t)t) % (size_t)world->size));
         }
-    return rank_close(&r);
+    comm_free(r.comm);
+    device_free(r.device, r.mine);
+    device_free(r.device, r.all);
+    device_close(r.device);
+    return test_failed > 0 || test_passed == 0;
 }
 
-// Adds each 16-bit number to some others, and f16's special numbers to each other.
-enum { PAIRS = (1 << 18) + 3, SPECIAL = 16 };
-
-static bool same_number(float a, float b) { return a == b || (isnan(a) && isnan(b)); }
-
+// Adds each 16-bit number to four others, one of them itself.
 TEST(every_short_number)
 {
-    static const uint16_t special[] = { 0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x7c01, 0x7b53 };
+    enum { PAIRS = (1 << 18) + 3 };
     static uint16_t a[PAIRS], b[PAIRS], f16[PAIRS], bf16[PAIRS];
     size_t wrong = 0;
     for (size_t i = 0; i < PAIRS; i++) {
-        size_t j = i / SPECIAL;
-        bool few = i < SPECIAL * SPECIAL;
-        a[i] = few ? special[i % 8] | (uint16_t)(i % SPECIAL / 8 << 15) : (uint16_t)i;
-        b[i] = few ? special[j % 8] | (uint16_t)(j / 8 << 15) : (uint16_t)((i * 2654435761u) >> 11);
+        a[i] = (uint16_t)i;
+        b[i] = i >> 16 ? (uint16_t)((i * 2654435761u) >> 11) : (uint16_t)i;
     }
     gloo_sums[COMM_F16](f16, a, b, PAIRS);
     gloo_sums[COMM_BF16](bf16, a, b, PAIRS);
     for (size_t i = 0; i < PAIRS; i++) {
-        float sum = from_f16(to_f16(from_f16(a[i]) + from_f16(b[i])));
-        float sum_bf16 = from_bf16(to_bf16(from_bf16(a[i]) + from_bf16(b[i])));
-        wrong += !same_number(from_f16(f16[i]), sum) || !same_number(from_bf16(bf16[i]), sum_bf16);
+        float sum = from_f16(a[i]) + from_f16(b[i]), wide = from_bf16(a[i]) + from_bf16(b[i]);
+        wrong += isnan(sum) ? !isnan(from_f16(f16[i])) : f16[i] != to_f16(sum);
+        wrong += isnan(wide) ? !isnan(from_bf16(bf16[i])) : bf16[i] != to_bf16(wide);
     }
     EXPECT_EQ_INT(wrong, 0);
 }
@@ -200,11 +171,9 @@ static int beside_each_other(void *arg, const World *world)
     Stream *one = stream_new_beside(device, "one"), *two = stream_new_beside(device, "two");
     Stream *streams[] = { one, two, device_stream(device) };
     float *x = device_alloc(device, sizeof(float[CALLS][COUNT]));
-    double *y = device_alloc(device, sizeof(double[CALLS][COUNT])), *z = xcalloc(CALLS, sizeof *z);
-    for (int i = 0; i < CALLS * COUNT; i++) {
-        x[i] = (float)value_of(world->rank, (size_t)i);
-        y[i] = value_of(world->rank, (size_t)i);
-    }
+    double *y = device_alloc(device, sizeof(double[CALLS][COUNT])), z[CALLS];
+    for (int i = 0; i < CALLS * COUNT; i++)
+        x[i] = (float)(y[i] = value_of(world->rank, (size_t)i));
     for (int i = 0; i < CALLS; i++) {
         z[i] = world->rank + i;
         comm_all_reduce(a, one, x + i * COUNT, COUNT, COMM_F32);
@@ -215,8 +184,7 @@ static int beside_each_other(void *arg, const World *world)
     stream_sync(two);
     size_t wrong = 0;
     for (size_t i = 0; i < CALLS * COUNT; i++)
-        wrong += x[i] != (float)sum_of(world->size, i)
-                 || y[i] != value_of((int)(i / COUNT) % world->size, i);
+        wrong += x[i] != (float)sum_of(world->size, i) || y[i] != value_of((int)(i / COUNT) % world->size, i);
     for (int i = 0; i < CALLS; i++)
         wrong += z[i] != world->size * (i + (world->size - 1) / 2.0);
     EXPECT(wrong == 0, "rank %d of %d: %zu wrong values", world->rank, world->size, wrong);
@@ -227,7 +195,6 @@ static int beside_each_other(void *arg, const World *world)
     stream_free(two);
     device_free(device, x);
     device_free(device, y);
-    free(z);
     device_close(device);
     return test_failed > 0 || test_passed == 0;
 }
@@ -237,14 +204,13 @@ static int barrier_holds(void *arg, const World *world)
     atomic_int *late = arg;
     Device *device = device_open(0, 1);
     Comm *comm = comm_new(world, device, "barrier", NULL);
-    for (int i = 1; i <= 5; i++) {
+    for (int i = 1; i <= 3; i++) {
         if (world->rank == world->size - 1) {
             usleep(20000);
             atomic_store(late, i);
         }
         comm_barrier(comm);
         EXPECT(atomic_load(late) >= i, "rank %d passed before the last rank came", world->rank);
-        comm_barrier(comm);
     }
     comm_free(comm);
     device_close(device);

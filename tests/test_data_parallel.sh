@@ -41,23 +41,16 @@ check "two devices by default" grep -q 'device 1: [0-9]* MiB (peak)' output
 # first receives 62006 weights and sends as many gradients, both with some padding: oneDNN's version and the processor
 # decide how much. The link also carries all images but the first device's, and for each of them 10 logits and 10
 # gradients.
-sent=()
-for n in 2 3; do
-    expect 0 "" train 02_data_parallel --arch lenet --devices $n --shared-link 20 --max-steps 1
-    rows=$((10 - (10 + n - 1) / n))
-    sent[n]=$(awk -v n=$n -v rows=$rows '/== link: / { print ($3 / 4e-6 - rows * (3072 + 20)) / (n - 1) / 2 }' output)
-    check "$n devices: 62006 weights and some padding cross the link, not ${sent[n]}" \
-        awk -v sent="${sent[n]}" 'BEGIN { exit !(sent > 62006 - 63 && sent < 1.1 * 62006) }'
-    check "the same weights, only later" test "$(hash_of output)" = "$(hash_of <(
-        train 02_data_parallel --arch lenet --devices $n --max-steps 1 2>&1))"
-    ms=$(awk -v n=$n 'BEGIN { print (n - 1) * 4e3 * 62006 / 20e6 }')
-    took=$(sed -nE 's/.*: broadcast ([0-9.]+) .*/\1/p' output)
-    check "copies take turns: the broadcast to $((n - 1)) takes $ms ms at least, here $took" \
-        awk -v took="$took" -v ms="$ms" 'BEGIN { exit !(took >= ms) }'
-done
-
-check "as many for each device: ${sent[*]}" awk -v two="${sent[2]}" -v three="${sent[3]}" \
-    'BEGIN { exit !(two - three < 100 && three - two < 100) }'      # the line is rounded to 0.001 MB
+rows=$((10 - (10 + 2) / 3))
+expect 0 "" train 02_data_parallel --arch lenet --devices 3 --shared-link 20 --max-steps 1
+sent=$(awk -v rows=$rows '/== link: / { print ($3 / 4e-6 - rows * (3072 + 20)) / 4 }' output)
+check "62006 weights and some padding cross the link, not $sent" \
+    awk -v sent="$sent" 'BEGIN { exit !(sent > 62006 - 63 && sent < 1.1 * 62006) }'
+took=$(sed -nE 's/.*: broadcast ([0-9.]+) .*/\1/p' output)
+check "copies take turns: the broadcast to 2 takes 24.8 ms at least, here $took" \
+    awk -v took="$took" 'BEGIN { exit !(took >= 2 * 4e3 * 62006 / 20e6) }'
+slow=$(hash_of output)
+expect 0 "weight hash: $slow" train 02_data_parallel --arch lenet --devices 3 --max-steps 1
 
 # BatchNorm's statistics: the first device's are kept. Evaluation needs them on all devices and in the checkpoint.
 expect 0 "" train 02_data_parallel --arch convnet --devices 3 --metrics norm.jsonl --save norm.st

@@ -28,28 +28,21 @@ fails()
 says() { check "it prints: $1" grep -qE -- "$1" err; }
 lines() { check "at most $1 lines" [ "$(wc -l <err)" -le "$1" ]; }
 
-while read -r n every; do
-    fails 3 "$train" -n $n --lr 900 -p $every --save nan.st
+for n in 1 3; do
+    fails 3 "$train" -n $n --lr 900 -p $((n * n)) --save nan.st
     says "\[(rank 0/$n )?.*the loss is not finite in epoch 1, at or before step [0-9]+$"
     lines $((2 * n))
     check "all ranks name the same step" [ "$(sed -n 's/.*before step \([0-9]*\)$/\1/p' err | sort -u | wc -l)" = 1 ]
     check "nothing saved" not made nan.st
-done <<'END'
-1 1
-2 5
-3 100
-END
+done
 
 # One gradient of one rank is NaN. A run looks for that in steps that print a line (-p), and before it saves.
 check "bad: builds" build_with bad 03_ddp_fork \
     ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
-for options in "-n 2 -p 5" "-n 3 -p 5"; do
-    # shellcheck disable=SC2086
-    fails 3 ./bad $options --save nan.st
-    says "rank 0/[23] .*a gradient of some rank is not finite in epoch 1, at or before step 15$"
-    lines 2
-    check "nothing saved" not made nan.st
-done
+fails 3 ./bad -n 3 -p 5 --save nan.st
+says "rank 0/3 .*a gradient of some rank is not finite in epoch 1, at or before step 15$"
+lines 2
+check "nothing saved" not made nan.st
 fails 3 ./bad -n 2 -p 100 --save nan.st --max-steps 14
 says "at or before step 14$"
 check "nothing saved" not made nan.st

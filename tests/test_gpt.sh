@@ -14,17 +14,10 @@ expect 2 "a gpt cannot learn images" "$one" -a gpt --data synthetic
 expect 2 "a resnet18 cannot learn text" "$one" -a resnet18 --data text:pages.txt
 expect 2 "--width: 30 is not a multiple of --heads 4" "$one" -a gpt --data text:pages.txt --width 30 --heads 4
 
-# has WORDS OPTION=VALUE...: with these words, --help shows these values.
-has()
-{
-    local help option
-    help=$("$one" $1 --help all | tr -s ' \n' ' ')
-    for option in "${@:2}"; do
-        check "$1: $option" grep -qE -- "--${option%=*} [^[]*\[${option#*=}\]" <<<"$help"
-    done
-}
-has "-a gpt" data=words optim=adamw lr=0.005 block=16 epochs=8 warmup=100steps beta2=0.99
-has "-a gpt --data shakespeare --epochs 3" optim=adamw lr=0.001 wd=0.01 block=64 layers=4 epochs=3
+expect 0 "" "$one" -a gpt --data shakespeare --epochs 3 --help all
+for option in optim=adamw lr=0.001 wd=0.01 block=64 layers=4 epochs=3; do
+    check "defaults of a gpt: $option" grep -qE -- "--${option%=*} [^[]*\\[${option#*=}\\]" <(tr -s ' \n' ' ' <output)
+done
 
 windows="674 + 74 windows of 16 bytes"
 for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do
@@ -57,7 +50,7 @@ expect 0 "weight hash: $whole" env LD_PRELOAD="$TMP/crash.so" CRASH_RANK=1 CRASH
     CRASH_DO=KILL "${four[@]}" --save killed.st --resume auto --trace four.trace
 check "it was killed at least twice" grep -q "restart 2 of 5" output
 
-for n in 1 2 3 5; do
+for n in 1 3; do
     expect 0 "== test" "$BUILD/07_dist_eval/launch" -n $n -- "$BUILD/07_dist_eval/train" "${small[@]}" -b 10 --amp off \
         -e --init 01_single_gpu.st --per-class --predictions $n.csv --show-naive
     grep -E '== (test|[0-9]+ )' output >$n.out
@@ -73,15 +66,13 @@ expect 0 "weight hash" "$one" -a gpt --data text:digits.txt --layers 1 --heads 2
 say() { "$BUILD/say" "$@"; }
 expect 0 "" say --threads 1 --prompt 456 --count 3 --temperature 0 digits.st
 check "what it learned" diff "$TMP/output" <(printf '456789\n0123456789\n0123456789\n')
-expect 0 "" say --threads 1 --count 2 --temperature 0 digits.st
-check "lines, without a prompt" diff "$TMP/output" <(printf '0123456789\n0123456789\n')
 
 for seed in 0 0 1; do
     expect 0 "" say --threads 1 --seed $seed --count 5 --temperature 2 01_single_gpu.st
     mv output said.$((n++)).$seed
 done
-check "the same seed, the same text" cmp said.5.0 said.6.0
-check "another seed, another text" not cmp -s said.5.0 said.7.1
+check "the same seed, the same text" cmp said.3.0 said.4.0
+check "another seed, another text" not cmp -s said.3.0 said.5.1
 expect 2 "--prompt: byte 0x78 ('x') does not occur in the text that digits.st was trained on" say --prompt 1x digits.st
 expect 0 "weight hash" "$one" -a lenet --data synthetic --train-samples 8 --test-samples 8 --epochs 1 --save lenet.st
 expect 1 "lenet.st: not a checkpoint of a gpt, but of a lenet" say lenet.st

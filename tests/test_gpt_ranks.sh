@@ -18,18 +18,12 @@ same()
     expect 0 "weight hash: " "$@" "${gpt[@]}" "${drop[@]}" --save "$name.st"
     check "$name: the weights of one process" "$compare" "$name.st" one.st 1e-3
 }
-same two-devices "$BUILD/02_data_parallel/train" --devices 2 -b 24
 same five-devices "$BUILD/02_data_parallel/train" --devices 5 -b 24
-same two-ranks "$BUILD/03_ddp_fork/train" -n 2 -b 12
 same three-ranks "$BUILD/04_ddp_launcher/launch" --nproc-per-node 3 -- "$BUILD/04_ddp_launcher/train" -b 8
-same four-parts "$BUILD/05_ddp_amp/train" --amp off --accumulate 4 -b 24
 same ranks-and-parts "$BUILD/06_slurm/launch" --nproc-per-node 2 -- \
     "$BUILD/06_slurm/train" --amp off --accumulate 5 -b 12
 expect 0 "weight hash: " "$BUILD/01_single_gpu/train" "${gpt[@]}" -b 24 --save undropped.st
 check "dropout changes the weights" not "$compare" undropped.st one.st 1e-3
-
-expect 0 "--lr-scale linear is SGD's rule" "$BUILD/03_ddp_fork/train" -n 2 "${gpt[@]}" -b 12 --optim adamw \
-    --lr-scale linear
 
 five=("$BUILD/05_ddp_amp/launch" --nproc-per-node 2 -- "$BUILD/05_ddp_amp/train" "${gpt[@]}" "${drop[@]}" -b 12)
 for amp in bf16 fp16; do

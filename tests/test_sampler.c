@@ -19,28 +19,21 @@ static int64_t hash_of(const int32_t *ids, int count)
     return (int64_t)hash;
 }
 
-static Sampler sampler_of(const Case *c)
-{
-    Sampler sampler = { .count = (int)c->count, .rank = (int)c->rank, .size = (int)c->size,
-                        .shuffle = c->shuffle, .seed = c->seed };
-    sampler_set_epoch(&sampler, c->epoch);
-    return sampler;
-}
-
 // first: the first `shown` ids, compared one by one to make a difference easy to read.
 static void case_compare(const Case *c, const int32_t *first, int shown)
 {
-    Sampler sampler = sampler_of(c);
+    Sampler sampler = { .count = (int)c->count, .rank = (int)c->rank, .size = (int)c->size, .shuffle = c->shuffle,
+                        .seed = c->seed };
+    sampler_set_epoch(&sampler, c->epoch);
     int share = sampler_share(&sampler);
     EXPECT_EQ_INT(share, c->share);
     int32_t *ids = xmalloc((size_t)share * sizeof *ids);
     sampler_ids(&sampler, ids);
     for (int i = 0; i < share && i < shown; i++)
         EXPECT_EQ_INT(ids[i], first[i]);
-    EXPECT(hash_of(ids, share) == c->hash,
-           "%d samples, rank %d of %d, seed %lld, epoch %lld, shuffle %d: wrong ids",
-           sampler.count, sampler.rank, sampler.size, (long long)sampler.seed,
-           (long long)sampler.epoch, sampler.shuffle);
+    EXPECT(hash_of(ids, share) == c->hash, "%d samples, rank %d of %d, seed %lld, epoch %lld, shuffle %d: wrong ids",
+           sampler.count, sampler.rank, sampler.size, (long long)sampler.seed, (long long)sampler.epoch,
+           sampler.shuffle);
     free(ids);
 }
 
@@ -60,27 +53,6 @@ TEST(every_id_is_torchs)
         case_compare((const Case *)cases->data + i,
                      (const int32_t *)first->data + i * first->shape[1], (int)first->shape[1]);
     st_close(&file);
-}
-
-// Without padding.
-TEST(ranks_together_take_one_process_batch)
-{
-    enum { COUNT = 48, RANKS = 4, ROWS = 3, BATCH = RANKS * ROWS };
-    Sampler alone = { .count = COUNT, .size = 1, .shuffle = true, .seed = 9, .epoch = 2 };
-    int32_t one[COUNT], part[COUNT / RANKS];
-    int owner_batch[COUNT];
-    sampler_ids(&alone, one);
-    for (int i = 0; i < COUNT; i++)
-        owner_batch[one[i]] = i / BATCH;
-    for (int rank = 0; rank < RANKS; rank++) {
-        Sampler sampler = alone;
-        sampler.rank = rank;
-        sampler.size = RANKS;
-        EXPECT_EQ_INT(sampler_share(&sampler), COUNT / RANKS);
-        sampler_ids(&sampler, part);
-        for (int i = 0; i < COUNT / RANKS; i++)
-            EXPECT_EQ_INT(owner_batch[part[i]], i / ROWS);
-    }
 }
 
 TEST_MAIN

@@ -32,21 +32,15 @@ alike()
 }
 
 expect 2 "--virtual-ranks: cannot be combined with --accumulate" "$step/train" --virtual-ranks 4 --accumulate 2
-expect 2 "--virtual-ranks: cannot be combined with --compress" "$step/train" --virtual-ranks 4 --compress bf16
 expect 2 "--virtual-ranks 4 cannot be shared by 3 processes" ranks 3 "${lenet[@]}" --virtual-ranks 4
 check "no work" not grep -q "Training" output
 
 alike "1 2 4" "${lenet[@]}" --virtual-ranks 4
 four=$hash
-alike "3 2" "${lenet[@]}" --virtual-ranks 6
-check "6 ranks are not 4" [ "$hash" != "$four" ]
-alike "1 4" "${lenet[@]}" --virtual-ranks 4 --bucket-mb 0.001
-check "buckets change nothing" is "$hash" "$four"
 alike "2 4" "${lenet[@]}" --virtual-ranks 4 --amp bf16 --clip-norm 0.5
 
 alike "1 2 4" "${lenet[@]}" --virtual-ranks 4 --amp fp16 --growth-interval 2 --epochs 4 -p 1
 check "steps were skipped" grep -q "skipped: [1-9]" output
-check "and others were not" grep -q "step.*norm: [0-9].*skipped: [1-9]" output
 # Gradients that are too large for the sums of integers end the run if the loss scale does not adapt.
 for n in 1 4; do
     expect 3 "are not finite with a loss scale of" ranks $n "${lenet[@]}" --virtual-ranks 4 --loss-scale 1e12
@@ -57,23 +51,18 @@ dropped=$hash
 alike "2" "${gpt[@]}" --virtual-ranks 4 --dropout 0
 check "dropout changes something" [ "$hash" != "$dropped" ]
 
-for n in 1 2 4; do
+for n in 1 4; do
     expect 0 "weight hash: " ranks $n "${resnet[@]}" --virtual-ranks 4 --save $n.st
-    cp output $n.out
+    grep -E "== test|weight hash" output >$n.out
 done
-same_tensors() { "$BUILD/../tests/tool_compare_weights" "$1" "$2" 0; }
-same_lines() { diff <(grep -E "== test|weight hash" "$1") <(grep -E "== test|weight hash" "$2"); }
-for n in 1 2; do
-    check "$n and 4 processes: all tensors" same_tensors $n.st 4.st
-    check "$n and 4 processes: the same evaluation" same_lines $n.out 4.out
-done
+check "1 and 4 processes: all tensors" "$BUILD/../tests/tool_compare_weights" 1.st 4.st 0
+check "1 and 4 processes: the same evaluation" diff 1.out 4.out
 
 # BatchNorm over all ranks: those of a process take turns. An epoch of convnet has 7 steps, the last one with one row.
 alike "1 2 4" "${convnet[@]}" --virtual-ranks 4 --sync-bn
 together=$hash
 alike "1 4" "${convnet[@]}" --virtual-ranks 4
 check "--sync-bn changes something" [ "$hash" != "$together" ]
-alike "2 4" "${convnet[@]}" --virtual-ranks 4 --sync-bn --amp fp16 --growth-interval 2 --bucket-mb 0.02
 expect 0 "" ranks 4 "${convnet[@]}" --sync-bn --max-steps 3 --save real.st
 expect 0 "" ranks 1 "${convnet[@]}" --sync-bn --max-steps 3 --save virtual.st --virtual-ranks 4
 check "real ranks with --sync-bn" "$BUILD/../tests/tool_compare_weights" virtual.st real.st 1e-5

@@ -1,11 +1,10 @@
 // tool_compare_weights.c - compares the weights of two checkpoints, for the test scripts.
 //
-//   tool_compare_weights OURS WANTED TOLERANCE [KIND]
+//   tool_compare_weights OURS WANTED TOLERANCE
 //
 // Compares each f32 tensor of OURS, except SGD's momentum, with WANTED's of the same name. A tensor may be
 // off by at most TOLERANCE times the wanted tensor's largest entry. Prints the name of the tensor that is furthest off.
 // Fails if it has compared none, or if the files have different numbers of tensors.
-// KIND: compares only tensors whose name contains this text.
 #include "check.h"
 #include "checkpoint/safetensors.h"
 
@@ -39,22 +38,16 @@ static double distance(const StTensor *ours, const StTensor *wanted)
     return off > 0 ? off / largest : 0;
 }
 
-static bool is_weight(const StTensor *tensor, const char *kind)
-{
-    return strcmp(tensor->dtype, "F32") == 0 && !strstr(tensor->name, "momentum") &&
-           (!kind || strstr(tensor->name, kind));
-}
-
 int main(int argc, char **argv)
 {
-    CHECK(argc == 4 || argc == 5, "", "tool_compare_weights OURS WANTED TOLERANCE [KIND]");
+    CHECK(argc == 4, "", "tool_compare_weights OURS WANTED TOLERANCE");
     StFile ours = file_open(argv[1]), wanted = file_open(argv[2]);
     double worst = 0;
     const char *name = "";
     int compared = 0;
     for (int i = 0; i < ours.count; i++) {
         const StTensor *tensor = &ours.tensors[i];
-        if (!is_weight(tensor, argc == 5 ? argv[4] : NULL))
+        if (strcmp(tensor->dtype, "F32") != 0 || strstr(tensor->name, "momentum"))
             continue;
         double off = distance(tensor, st_find(&wanted, tensor->name));
         name = off > worst ? tensor->name : name;
