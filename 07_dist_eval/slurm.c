@@ -97,14 +97,11 @@ const char *slurm_first_host(void)
     return first_host(hosts);
 }
 
-// Many machines resolve their own name to 127.0.1.1. Then their first other address is used. If the
-// node list itself has loopback addresses, all nodes are this machine, and the address stays.
+// Many machines resolve their own name to 127.0.1.1. Then their first other address is used.
 static void leave_loopback(const char *host, TcpAddress address)
 {
     Error error;
     const char *node = get("SLURMD_NODENAME");
-    if (strcmp(host, address) == 0)
-        return;
     if (tcp_is_loopback(address) && node && strcmp(host, node) == 0)
         tcp_own_address(NULL, address, &error);
     CHECK(!tcp_is_loopback(address),

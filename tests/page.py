@@ -1,7 +1,7 @@
-"""page.py LAUNCH TRAIN [browser] - the page of a run: over HTTP, or in a headless Chromium.
+"""page.py LAUNCH TRAIN - the page of a run, over HTTP.
 
-Over HTTP, three ranks train, one is paused and another killed through the page, and the run restarts and ends with the
-hash of an undisturbed run. The browser shows the file of a run, and what another program wrote into it.
+Three ranks train, one is paused and another killed through the page, and the run restarts and ends with the hash of an
+undisturbed run.
 """
 import json
 import os
@@ -12,8 +12,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-
-import browser
 
 LAUNCH, TRAIN = sys.argv[1:3]
 TOOLS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools")
@@ -131,51 +129,10 @@ def over_http(wanted):
     run.expect_gone()
 
 
-def play(events):
-    """A page with these events -> the page"""
-    with open(f"{TOOLS}/run.html", encoding="utf-8") as file:
-        before, after = file.read().split("[]</script>")
-    with open("played.html", "w", encoding="utf-8") as file:
-        file.write(before + json.dumps(events).replace("<", "\\u003c") + "</script>" + after)
-    page = browser.Page(f"file://{os.path.abspath('played.html')}")
-    expect("it is there", page.wait("typeof draw === 'function'", 10))
-    return page
-
-
-def hostile():
-    """What another program wrote into the files is shown as text, or not at all."""
-    script = '<img src=x onerror="document.body.dataset.done=1">'
-    span = {"ph": "X", "pid": 0, "tid": 1, "ts": 1e6, "dur": 1e6, "name": f"forward{script}", "args": {"call": f"a#{script}"}}
-    page = play([{"event": "config", "program": script, "options": {"bucket_mb": script}}, span,
-                 {"event": "ranks", "ranks": [[script, "R"], [2, "R"]]}, {"event": "ranks", "ranks": [[1, script]]},
-                 {**span, "pid": script}, {**span, "pid": 1e15}, {**span, "ts": -1}, {**span, "ts": script}, {**span, "args": 7},
-                 {"ph": "B"}, {"ph": "M", "pid": 0, "tid": script, "name": "thread_name", "args": {"name": script}},
-                 {"event": "step", "epoch": 1, "step": 1, "steps": 0, "loss": script}, {"event": "step"}, 7, None, [[]],
-                 {"event": "ranks", "ranks": {"length": 1e9}}, {"event": "end", "weight_hash": script}, {"__proto__": script}])
-    page.js("zoom = 9, draw()")
-    time.sleep(0.3)
-    expect("no script ran", not page.js("document.body.dataset.done") and not page.js("document.querySelectorAll('img').length"))
-    expect("it shows what is right", page.js("[count(), here().tracks.size, points.length]") == [1, 1, 0] and not page.errors,
-           (page.js("[count(), here().tracks.size, points.length]"), page.errors))
-    page.close()
-
-
 def main():
     alone = Run("alone", 12000, watch=False)
     _, wanted = alone.end()
-    subprocess.run([sys.executable, f"{TOOLS}/plot.py", "alone/files/trace", "alone/files/metrics", "-o", "run.html"],
-                   check=True, stderr=subprocess.DEVNULL)
-    if "browser" in sys.argv:
-        page = browser.Page(f"file://{os.path.abspath('run.html')}", "1024,768")
-        expect("a file shows the whole run", page.wait(f"/{wanted}/.test($('more').textContent)", 10))
-        expect("it has bars", page.wait("document.querySelectorAll('#lanes rect').length > 20", 5))
-        begin = page.js("at")
-        page.click("#on")
-        expect("the next step", page.js("at") > begin and not page.errors, page.errors)
-        page.close()
-        hostile()
-    else:
-        over_http(wanted)
+    over_http(wanted)
     sys.exit(failed > 0)
 
 

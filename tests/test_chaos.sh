@@ -1,14 +1,11 @@
 #!/usr/bin/env bash
-# Chaos: at random moments a random rank, its launcher or mpirun is killed or stopped, or a host is cut off. Most faults
-# must end the ranks in time. A loop restarts dead launchers. The final weights must be those of an undisturbed run.
+# Chaos: at random moments a random rank or its launcher is killed or stopped, or a host is cut off. Most faults must
+# end the ranks in time. A loop restarts dead launchers. The final weights must be those of an undisturbed run.
+# test_crashes.sh has the deaths of 03, and test_launchers.sh those under mpirun.
 #
 #   CHAOS_SEED=4711     the same random numbers: mostly the same faults, at about the same moments
-#   CHAOS_EVENTS=200    number of faults (12) in the four launchers together; about 4 s each. Run the test
-#                       through run.sh with enough time:
+#   CHAOS_EVENTS=200    number of faults (8); about 4 s each. Run the test through run.sh with enough time:
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
-#   CHAOS_ARENAS="fork launch mpirun hosts"     the launchers to test
-#
-# In half of the rounds under launch, a shell script is between launch and each rank.
 #
 # ctest: TIMEOUT 300 LABELS deadlines
 # shellcheck disable=SC2317,SC2015,SC2010,SC2046,SC2012  # functions are called by await; what is listed is our own
@@ -22,12 +19,8 @@ margin=10                           # additional s to report a fault and to kill
 job=(--arch lenet --data synthetic --train-samples 9600 --test-samples 8 -b 32 --epochs 2 -j 0 --lr 0.05 --threads 1
     --timeout "$timeout")
 saving=(--save "$TMP/net" --resume auto --save-every 3)
-events=${CHAOS_EVENTS:-12}
-arenas=${CHAOS_ARENAS:-fork launch mpirun hosts}
-script=$TMP/in.sh
-printf '"$@"\nexit $?\n' >"$script"
+events=${CHAOS_EVENTS:-8}
 export CHAOS_SEED=${CHAOS_SEED:-$((RANDOM * 32768 + RANDOM))}
-export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
 
 # --- time and random numbers --------------------------------------------------------------------------------------
 
@@ -51,8 +44,7 @@ await()
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
-# The pids of the ranks. The first process of 03 is their launcher: its pid is in a .pid file, so it is left out.
-ranks() { pgrep -f -- "^$train .*--save $TMP/net" | grep -vxFf <(cat ./*.pid); }
+ranks() { pgrep -f -- "^$train .*--save $TMP/net"; }
 any_ranks() { ranks >/dev/null; }
 no_ranks() { ! any_ranks; }
 
@@ -70,24 +62,15 @@ gone()
 
 orphans()
 {
-    local pid above args
+    local pid above
     for pid in $(ranks); do
-        above=$pid
-        args="bash $script "
-        while [[ $args = "bash $script "* ]]; do
-            above=$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$above/status" 2>/dev/null)
-            [ -n "$above" ] || continue 2
-            args=$(ps -ww -o args= -p "$above")
-        done
-        [[ $args =~ ^($train|$launch|mpirun|.*prterun)\  ]] || echo "$pid"
+        above=$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null)
+        [ -z "$above" ] || [[ $(ps -ww -o args= -p "$above") = "$launch "* ]] || echo "$pid"
     done
 }
 no_orphans() { [ -z "$(orphans)" ]; }
 
-rank_of() # rank_of PID
-{
-    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^\(RANK\|OMPI_COMM_WORLD_RANK\)=//p'
-}
+rank_of() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^RANK=//p'; }     # rank_of PID
 
 # --- the loop around the launchers ----------------------------------------------------------------------------------
 
@@ -95,25 +78,12 @@ command_of() # command_of NAME: sets `words`
 {
     local two=(--nnodes 2 --nproc-per-node 2 --master-addr node1 --master-port 29400)
     case $1 in
-    fork) words=("$train" -n 4 "${job[@]}" --save "$TMP/net" --resume auto); return ;;
     launch) words=("$launch" -n 4 --max-restarts 2 --) ;;
-    mpirun) words=(mpirun -np 4) ;;
     node1) words=("$hosts" on node1 "$launch" "${two[@]}" --node-rank 0 --max-restarts 2 --) ;;
     node2) words=("$hosts" on node2 "$launch" "${two[@]}" --node-rank 1 --max-restarts 2 --) ;;
     esac
-    words+=("${wrapped[@]}" "$train" "${job[@]}" "${saving[@]}")
+    words+=("$train" "${job[@]}" "${saving[@]}")
 }
-
-# Kills an mpirun that has had no ranks for 5 s. Open MPI 4.1.4 sometimes hangs when a rank dies while connecting.
-guard() # guard PID
-{
-    local alone=0
-    while [ $alone -lt 5 ] && kill -0 "$1"; do
-        sleep 1
-        pgrep -r D,R,S,T -P "$1" >/dev/null && alone=0 || alone=$((alone + 1))
-    done
-    kill -KILL "$1" && echo "    killed mpirun: it had no ranks for 5 s"
-} 2>/dev/null
 
 # Restarts a launcher that fails, and a finished one if the other launcher fails. Ends when the file "over" exists.
 keep() # keep NAME
@@ -124,7 +94,6 @@ keep() # keep NAME
         "${words[@]}" >>"$1.log" 2>&1 </dev/null &
         pid=$!
         echo $pid >"$1.pid"
-        [ "$1" != mpirun ] || guard $pid &
         wait $pid
         echo "--- $1 has ended with $?" | tee -a "$1.log" >>ends
         if [ "$(tail -1 "$1.log")" = "--- $1 has ended with 0" ]; then
@@ -142,9 +111,6 @@ begin_round()
     local name
     rm -f net* over ends ./*.done ./*.log ./*.pid
     keepers=()
-    draw 2
-    wrapped=()
-    [ $drawn = 0 ] || [ "${names[*]}" = mpirun ] || wrapped=(bash "$script")
     for name in "${names[@]}"; do
         keep "$name" &
         keepers+=($!)
@@ -176,7 +142,7 @@ give_up() # give_up WHAT
     local log
     failed=$((failed + 1))
     echo "not so: $1"
-    echo "CHAOS_SEED=$CHAOS_SEED CHAOS_EVENTS=$events CHAOS_ARENAS='$arenas'"
+    echo "CHAOS_SEED=$CHAOS_SEED CHAOS_EVENTS=$events"
     ps -eo pid,ppid,stat,wchan:20,etime,args
     for log in ./*.log; do
         echo "=== $log"
@@ -190,15 +156,6 @@ give_up() # give_up WHAT
 
 # --- faults ---------------------------------------------------------------------------------------------------------
 
-# True if the run is complete, but mpirun still waits for a stopped rank, which cannot end.
-stopped_at_the_end()
-{
-    local pid
-    pid=$(ranks)
-    [ "${names[*]}" = mpirun ] && [[ $(ps -o stat= -p "$pid") = T* ]] &&
-        [ "$(grep -E '^(weight hash:|--- mpirun)' mpirun.log | tail -1)" = "weight hash: $wanted" ]
-} 2>/dev/null
-
 # With one launcher per host, ranks that still wait for the dead rank may connect to its replacement. The run continues.
 met_the_next() { [ ${#names[@]} = 2 ] && no_orphans && stamped=$(stamp) && await 3000 goes_on; }
 
@@ -209,13 +166,9 @@ must_go()
     now
     begin=$ms
     if ! await $((limit * 1000)) gone "$@"; then
-        if met_the_next; then
-            echo "    some ranks had not connected to it, and continue with its replacement"
-            return
-        fi
-        stopped_at_the_end || give_up "within $limit s all ranks end"
-        echo "    the rank was stopped after the run was complete"
-        kill -KILL "$(ranks)"
+        met_the_next || give_up "within $limit s all ranks end"
+        echo "    some ranks had not connected to it, and continue with its replacement"
+        return
     fi
     now
     echo "    all ranks ended after $((ms - begin)) ms"
@@ -240,68 +193,43 @@ see_ranks()
     seconds=$((timeout + margin + (${#before[@]} < 4 ? 4 : 0)))
 }
 
-hit_rank() # hit_rank SIGNAL
+fault_rank() # fault_rank SIGNAL
 {
+    see_ranks
     draw ${#before[@]}
     echo "    SIG$1 to rank $(rank_of "${before[drawn]}") (pid ${before[drawn]}), one of ${#before[@]}"
     kill "-$1" "${before[drawn]}" 2>/dev/null
     must_go $seconds "${before[@]}"
 }
 
-fault_rank() # fault_rank SIGNAL
+fault_launcher() # fault_launcher SIGNAL
 {
-    see_ranks
-    hit_rank "$1"
-}
-
-choose_launcher()
-{
+    local name pid own
     see_ranks
     draw ${#names[@]}
     name=${names[drawn]}
     pid=$(cat "$name.pid")
-    mapfile -t own < <(ranks | grep -xFf <(pgrep -P "$pid"; pgrep -P "$(pgrep -P "$pid" | paste -sd,)"))
+    mapfile -t own < <(ranks | grep -xFf <(pgrep -P "$pid"))
+    echo "    SIG$1 to $name (pid $pid), which has ${#own[@]} ranks"
+    kill "-$1" "$pid" 2>/dev/null
+    must_go 2 "${own[@]}"
+    must_go $seconds "${before[@]}"
 }
 
-# A stopped launcher is harmless. With BOTH, a rank dies meanwhile.
-fault_launcher() # fault_launcher KILL|STOP|BOTH
-{
-    choose_launcher
-    echo "    $1 to $name (pid $pid), which has ${#own[@]} ranks"
-    if [ "$1" = KILL ]; then
-        kill -KILL "$pid" 2>/dev/null
-        must_go 2 "${own[@]}"
-        must_go $seconds "${before[@]}"
-        return
-    fi
-    kill -STOP "$pid" 2>/dev/null
-    [ "$1" = STOP ] || hit_rank KILL
-    rest_up_to 1500
-    kill -CONT "$pid" 2>/dev/null
-}
-
-fault_cut() # fault_cut short|long
+fault_cut() # a host is disconnected until all ranks have ended
 {
     local node
     see_ranks
     draw 2
     node=node$((drawn + 1))
-    echo "    $node is disconnected for a $1 time"
+    echo "    $node is disconnected"
     "$hosts" cut $node
-    if [ "$1" = long ]; then
-        must_go $seconds "${before[@]}"
-        rest_up_to 3000
-    else
-        rest_up_to 600
-    fi
+    must_go $seconds "${before[@]}"
+    rest_up_to 3000
     "$hosts" join $node
-    if [ "$1" = short ]; then
-        rest 2000
-        gone "${before[@]}" && echo "    this time that was too long" || echo "    the run continued"
-    fi
 }
 
-# --- an arena -------------------------------------------------------------------------------------------------------
+# --- all of it -------------------------------------------------------------------------------------------------------
 
 stamp() { stat -c %i.%y net 2>/dev/null; }
 goes_on() { [ "$(stamp)" != "$stamped" ] || all_done; }
@@ -325,33 +253,24 @@ look_round()
     fi
 }
 
-shuffle() # shuffle KIND...: sets `deck`
+# Two launchers on two hosts or, where hosts cannot be made, one.
+chaos()
 {
-    deck=("$@")
-    local i card
-    for ((i = ${#deck[@]} - 1; i > 0; i--)); do
-        draw $((i + 1))
-        card=${deck[i]} deck[i]=${deck[drawn]} deck[drawn]=$card
-    done
-}
-
-# arena EVENTS NAME... -- FAULT...: causes EVENTS faults of these kinds in these launchers and their ranks.
-arena()
-{
-    local count=$1 i fault
-    shift
-    names=()
-    while [ "$1" != -- ]; do
-        names+=("$1")
-        shift
-    done
-    shift
-    echo "--- ${names[*]}: $count events"
+    local i fault faults=("rank KILL" "rank STOP" "launcher KILL")
+    names=(launch)
+    [ -z "${HOSTS_DIR:-}" ] || names=(node1 node2) faults+=("cut cable")
+    now
+    born=$ms
+    echo "CHAOS_SEED=$CHAOS_SEED"
+    RANDOM=$CHAOS_SEED
+    expect 0 "weight hash: " "$launch" -n 4 -- "$train" "${job[@]}"
+    wanted=$(sed -n 's/^weight hash: //p' output)
+    now
+    echo "undisturbed: $((ms - born)) ms, $wanted"
     begin_round
     rest_up_to 1000
-    for ((i = 0; i < count; i++)); do
-        [ $((i % $#)) = 0 ] && shuffle "$@"
-        fault=${deck[i % $#]}
+    for ((i = 0; i < events; i++)); do
+        fault=${faults[i % ${#faults[@]}]}
         now
         echo "$((i + 1)). $fault ($(((ms - born) / 1000)) s)"
         fault_${fault/ */} "${fault#* }"
@@ -362,43 +281,6 @@ arena()
     end_round
     [ -z "${HOSTS_DIR:-}" ] ||
         check "no socket listens" test -z "$(for i in 1 2; do "$hosts" on node$i grep ' 0A ' /proc/net/tcp; done)"
-}
-
-# --- all of it --------------------------------------------------------------------------------------------------------
-
-chaos()
-{
-    local forks=$((events * 2 / 20)) others=$((events * 6 / 20)) name
-    now
-    born=$ms
-    echo "CHAOS_SEED=$CHAOS_SEED"
-    RANDOM=$CHAOS_SEED
-    expect 0 "weight hash: " "$launch" -n 4 -- "$train" "${job[@]}"
-    wanted=$(sed -n 's/^weight hash: //p' output)
-    now
-    echo "undisturbed: $((ms - born)) ms, $wanted"
-    for name in $arenas; do
-        train=$BUILD/04_ddp_launcher/train
-        case $name in
-        fork)
-            train=$BUILD/03_ddp_fork/train
-            arena $forks fork -- "rank KILL" "rank SEGV" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH"
-            ;;
-        launch)
-            arena $others launch -- \
-                "rank KILL" "rank SEGV" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH" "rank STOP"
-            ;;
-        mpirun)
-            arena $others mpirun -- \
-                "rank KILL" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH" "rank STOP"
-            ;;
-        hosts)
-            [ -z "${HOSTS_DIR:-}" ] || arena $((events - forks - 2 * others)) node1 node2 -- \
-                "rank KILL" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH" "cut short" "cut long"
-            ;;
-        esac
-    done
-    rm -rf "${TMP:?}"/ompi.*        # left by killed mpirun processes
     now
     echo "$(((ms - born) / 1000)) s in all"
     test_done

@@ -132,16 +132,6 @@ asked()
     [ "$4 $how" != "forward launched" ] ||
         so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
 }
-# A rank ignores signals, and the parent gets TERM again and again. It kills the rank 2 s after the first, and does not
-# name it.
-deaf() # deaf NAME N RANK WHEN
-{
-    ( until_so 60 test -s "$1/struck"; parent=$(ps -o ppid= "$(cat "$1/struck")")
-      for _ in 1 2 3 4 5 6; do kill -TERM $parent 2>/dev/null || break; sleep 0.9; done ) &
-    hit "$@" DEAF
-    is_over "$1" 143 3.5 2
-    so "a rank is named: $(cat "$1/err")" not grep -q " rank [0-9]* of " "$1/err"
-}
 # TERM to one rank alone: all stop after the same step, and save.
 one_asked() # one_asked NAME N RANK WHEN
 {
@@ -182,7 +172,6 @@ at_most 2 asked int-meet 2 0 meet INT group
 at_most 2 asked int-forward 2 0 forward INT group
 at_most 2 asked term-forward 3 0 forward TERM parent
 at_most 2 asked term-save 3 0 save TERM parent
-at_most 8 deaf deaf-1-backward 3 1 backward
 for what in meet all_reduce save; do
     at_most 2 orphans orphans-$what 2 0 $what
 done

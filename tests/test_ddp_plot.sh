@@ -64,27 +64,17 @@ predictions() { for ((i = 0; i < $1; i++)); do echo "$i,$2,$3,$4,$5"; done; }
   predictions 75 2 4 '<&>' 4; } >confusion.csv
 
 expect 2 "can share a picture" ddp plot a.jsonl confusion.csv
-expect 1 "plot: nothing.jsonl: No such file or directory" ddp plot nothing.jsonl
 expect 2 "FILE.html is for --trace files" ddp plot a.jsonl -o a.html
 head -1 a.jsonl >config.jsonl
 expect 1 "config.jsonl: no steps and no epochs" ddp plot config.jsonl
-broken() { sed "$2" confusion.csv >broken.csv; expect 1 "broken.csv: $1" ddp plot -o broken.svg broken.csv; }
-broken "line 3: no prediction" '3s/1,0/1,x/'
+sed '3s/1,0/1,x/' confusion.csv >broken.csv
+expect 1 "broken.csv: line 3: no prediction" ddp plot -o broken.svg broken.csv
 check "no picture was drawn" test -z "$(ls ./*.svg 2>/dev/null)"
 
-expect 0 "  A test:     loss 0.800, accuracy 57.00 %" ddp plot --text a.jsonl
-check "the values that the run printed, not the last batch's" \
-    grep -q '^  a training: loss 0.800, accuracy 45.00 % (mean since the epoch began)' "$TMP/output"
-expect 0 "  b training: loss 1.000" ddp plot --text a.jsonl "b it's_second.jsonl"
-check "the axis ends with the longest run" grep -q ' 3 epochs' "$TMP/output"
-
+# A resumed run looks like one that was not interrupted, and a loss of null is no point.
 { metrics 3 9.9; printf '{"event":"step","epoch":3,"st\n'; metrics 3 2.4; } >resumed.jsonl
 { echo '{"event":"step","epoch":4,"step":10,"steps":100,"loss":null,"acc":10.0,"running_loss":1,"running_acc":2}'
   printf '{"event":"step","epoch":4,"step":5,"steps":100,"loss":7,"a'; } >>resumed.jsonl
-ddp plot --text a.jsonl | sed '/at the end/d' >one
-ddp plot --text resumed.jsonl | sed '/at the end/d' >two
-check "a resumed run looks like one that was not interrupted; a loss of null is no point" cmp one two
-
 cat >test_plot.py <<'END'
 import sys
 
@@ -105,6 +95,9 @@ parts = [span("forward", 0), span("forward", 1), span("optimizer", 2), span("for
 why.set_parents(parts)
 so("a batch in parts is one step", why.find_steps(parts), [(0, 3), (3, 5)])
 
+train, test = plot.read_run("a.jsonl")
+so("points of training and of the test set", (len(train), train[-1], test[-1]), (30, (3.0, 0.6, 60.0), (3, 0.8, 57.0)))
+so("a resumed run", plot.read_run("resumed.jsonl"), (train, test))
 so("a matrix", plot.describe_confusion(*plot.read_confusion("confusion.csv")),
    "90.83 % of 1200 images right; <&> is predicted as 4 most often, 75 times")
 so("no mistakes", plot.describe_confusion(["it"], [[3]]), "100.00 % of 3 images right; no mistakes")

@@ -42,7 +42,7 @@ shown_without_stop()
             [ "$shown" -ge $((($(wc -l <lines) + 3) / 4)) ] || { before+=("$page"); continue; }
             grep -nFf lines "$page" | head -1 | cut -d: -f1 >first
             { cat "${before[@]}"; head -"$(cat first)" "$page"; } |
-                grep "^<!-- stop: " | grep -qw -- "$id" ||
+                grep "^\*\*Stop\. Do " | grep -qw -- "$id" ||
                 echo "${page#"$SRC/"}:$(cat first): the answer to $id, without a Stop for it before"
             break
         done
@@ -50,14 +50,6 @@ shown_without_stop()
 }
 check "a page says Stop before it shows an answer" diff <(shown_without_stop) /dev/null
 
-# The exercises of these plans stand on the pages in the plan's order, each once.
-stops() { sed -n 's/^<!-- stop: \(.*\) -->$/\1/p' "$SRC"/0[1-7]_*/README.md | tr ' ' '\n'; }
-planned() { sed -n "s/^$1 [^0-9]*[0-9]* *//p" "$SRC/docs/workshop/plan.txt" | tr , '\n' | awk '{ print $1 }'; }
-for plan in hour half day; do
-    check "the pages' Stops have the order of the plan: $plan" \
-        diff <(planned $plan) <(stops | grep -xFf <(planned $plan))
-done
-check "no exercise has two Stops" diff <(stops | sort | uniq -d) /dev/null
 
 expect 0 "exercise start ID" exercise help
 expect 2 "there is no command 'begin'" exercise begin
@@ -115,16 +107,6 @@ check "two days begin with the first" is "1:a day 13:a second day" "$(grep -n "^
 check "an editor's flags compile the copy" bash -c 'cd "$1" && grep -v "^-fopenmp" compile_flags.txt >flags &&
     mapfile -t flags <flags && rm flags && cc "${flags[@]}" -fsyntax-only train.c' - "$work/03-1"
 
-mkdir -p ada bob/exercises-work/01-2
-cp -r "$work" ada
-cp -r "$work/03-1" bob/exercises-work
-patch -s -R -p1 -d bob/exercises-work/03-1 -i "$TMP/solution"
-expect 0 "" exercise grade ada/exercises-work bob/exercises-work
-check "who has solved it" grep -qxE 'ada +1 of 1 *' "$TMP/output"
-check "where they are stuck" \
-    grep -qE '^bob +0 of 2 +03-1: rank 0 uses the same order in several epochs$' "$TMP/output"
-check "the participants' folders are unchanged" diff -r "$work/03-1" ada/exercises-work/03-1
-
 echo 'int walk(' >>"$work/03-1/train.c"
 expect 1 "your program does not build" exercise check 03-1
 check "no hint is offered for it" not grep -q "exercise hint" "$TMP/output"
@@ -139,16 +121,4 @@ sed -i "s/^static int run(Job \*job)\$/&\n$forever\nint old(Job *job);\nint old(
 sed -i 's/^build$/build; limit=1/' "$tree/exercises/03-1_set_epoch/check.sh"
 expect 1 "did not end within 1 s: it hangs" exercise check 03-1          # run.sh checks that no process is left
 
-sed -i 's/^build; limit=1$/build/' "$tree/exercises/03-1_set_epoch/check.sh"
-expect 0 "" exercise reset 03-1 --yes
-../ddp exercise watch 03-1 >"$TMP/watched" 2>&1 &
-watcher=$!
-check "it checks at once" until_so 120 grep "not yet" "$TMP/watched"
-patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
-check "and again after a save" until_so 120 grep "solved.*: 03-1" "$TMP/watched"
-check "it says how many are solved" until_so 60 grep "^1 of [0-9]* solved" "$TMP/watched"
-check "and starts the next one" until_so 60 grep "^  .*exercises-work/03-7/sampler.c:[0-9]" "$TMP/watched"
-kill $watcher
-wait $watcher
-check "SIGTERM ends it" test $? = 143
 test_done

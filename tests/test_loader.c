@@ -6,7 +6,6 @@
 #include "test_device.h"
 
 #include <sys/stat.h>
-#include <time.h>
 
 enum { COUNT = 103, MOST_BYTES = 3 * 40 * 40, MOST_ROWS = 64 };
 
@@ -165,8 +164,10 @@ static void expect_epochs(const Dataset *set, Shape shape, const Augment *augmen
             torch_randperm((uint64_t)n + 1, set->count, ids);
             epoch_check(loader, set, &config, ids, set->count, 1, set->count / n / 2);
             loader_start(loader, ids, set->count, 2, 0);
-            loader_next(loader);
+            for (int taken = n % 3; taken > 0; taken--)
+                loader_next(loader);
             epoch_check(loader, set, &config, ids, set->count - 1, 3, 0);
+            loader_start(loader, ids, set->count, 4, 0);    // freed while the workers are busy
             loader_free(loader);
         }
 }
@@ -176,40 +177,6 @@ TEST(batches_come_in_order)
     Dataset set = dataset_make(COUNT, 3, 12, 12);
     expect_epochs(&set, small, &jittered);
     dataset_drop(&set);
-}
-
-TEST(epochs_begin_and_end_anywhere)
-{
-    static int32_t ids[2 * COUNT];
-    Dataset set = dataset_make(COUNT, 3, 12, 12);
-    for (int workers = 0; workers <= 3; workers++) {
-        LoaderConfig config = { small, jittered, workers, false };
-        config.shape.n = 8;
-        Loader *loader = loader_new(device, &set, &config);
-        EXPECT(!loader_next(loader), "a batch before the first epoch");
-        for (int round = 0; round < 60; round++) {
-            int count = (int)(philox(3, 0, round).v[0] % (2 * COUNT)); // some ids twice
-            int batches = (count + 7) / 8;
-            int first = (int)(philox(3, 1, round).v[0] % (batches + 1));
-            int taken = (int)(philox(3, 2, round).v[0] % 6);
-            torch_randperm(round, COUNT, ids);
-            torch_randperm(round + 1, COUNT, ids + COUNT);
-            loader_start(loader, ids, count, round, first);
-            if (round % 3 == 0)
-                nanosleep(&(struct timespec){ 0, 300000 }, NULL); // the workers get ahead
-            for (int i = 0; i < taken && first + i < batches; i++) {
-                const Batch *batch = loader_next(loader);
-                EXPECT(batch && batch->index == first + i, "round %d: not batch %d", round,
-                       first + i);
-            }
-            if (round % 5 == 4)
-                epoch_check(loader, &set, &config, ids, count, round, first);
-        }
-        loader_start(loader, ids, COUNT, 0, 0); // freed while the workers are busy
-        loader_free(loader);
-    }
-    dataset_drop(&set);
-    loader_free(NULL);
 }
 
 // A data set of two classes, with most of the fuzz corpus's pictures.

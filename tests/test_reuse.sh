@@ -50,30 +50,11 @@ check "11 files" is "$(find perceptron -type f | wc -l)" 11
 check "at most 700 lines" test "$(cat perceptron/* | wc -l)" -le 700
 cp "$SRC/03_ddp_fork/ddp_naive.c" .
 
-# Their comm.h, check.h and rng.h declare what common/'s do.
-declarations()
-{
-    cat "$@" | sed 's://.*::' | tr '\n' ' ' | tr -s ' ' | tr ';{}' '\n' | sed 's/^ *//; s/ *$//' | grep '(' | sort -u
-}
-for file in comm rng; do
-    sed '/^.. For the program itself/,$d; s/^static inline //' perceptron/$file.h >theirs.h
-    declarations "$SRC"/common/{comm,device,rng}.h >ours
-    declarations theirs.h | grep -E '^[a-zA-Z_]+ .*[a-z_]+\(.*\)$' | grep -v next_random >theirs
-    check "$file.h has declarations" test -s theirs
-    check "$file.h: common/ has the same ones" test -z "$(comm -23 theirs ours | tee same.out)"
-done
-
 strict=(-std=c11 -Wall -Wextra -Wno-unused-parameter -Werror)
 # perceptron NAME SOURCES...: builds it from these files.
 perceptron()
 {
     mpicc "${strict[@]}" -Iperceptron -I"$SRC/exercises/gpu" -o "$@" "$tree/libgpu_shim.so" -Wl,-rpath,"$tree" -lm
-}
-# wrongly NAME FILE FROM TO: the same with a mistake
-wrongly()
-{
-    rm -rf mistake && cp -r perceptron mistake
-    put_in "mistake/$2" "$3" "$4" && perceptron "$1" mistake/*.c
 }
 ranks() { timeout 60 mpirun --oversubscribe -np "$@"; }
 if [ -f "$tree/libgpu_shim.so" ]; then
@@ -89,14 +70,6 @@ if [ -f "$tree/libgpu_shim.so" ]; then
             expect 0 "weights $one, equal on all $n ranks" ranks $n ./$program
         done
     done
-    check "without rule 1: builds" \
-        wrongly no_start perceptron.c "broadcast(comm, device, &(Array){ gpu_weights, COUNT }, 1);" ""
-    expect 200 "the ranks have diverged: the weights of rank 1 (" ranks 2 ./no_start
-    check "without a range: builds" wrongly no_range perceptron.c "send(stream, ddp, IN, COUNT - IN);" ""
-    expect 1 "backward announced 65 of 257 gradients; the others would not be averaged" ranks 2 ./no_range
-    check "a range twice: builds" \
-        wrongly twice perceptron.c "ddp_wait(ddp);" "send(stream, ddp, IN, COUNT - IN); ddp_wait(ddp);"
-    expect 1 "backward announced gradients 65 to 257, but 257 to 257 are left" ranks 2 ./twice
     expect 1 "3 ranks cannot share a batch" ranks 3 ./buckets
 fi
 

@@ -48,11 +48,6 @@ sizes.append(1e8 - sum(sizes))
 so("a sum of buckets", abs(plain["exposed"] - sum(ring(64, s, 20e-6, 12.5e9) for s in sizes)) <= 1e-9)
 so("the last bucket is not hidden", ring(64, sizes[-1], 20e-6, 12.5e9) <= hidden["exposed"] < plain["exposed"])
 
-# Hierarchical: reduce-scatter within each node, a ring over the nodes, and all-gather within each node.
-(r,) = rows("--step-ms", 7, "--gradient-bytes", "1e8", "--overlap", 0, "--bucket-mb", 0, "--call-us", 5, "--algorithm",
-            "hierarchical", "--gpus-per-node", 4, "--latency-us", "2,10", "--bandwidth-GBps", "100,25", "--gpus", 32)
-wanted = 5e-6 + 2 * 3 * 2e-6 + 2 * 7 * 10e-6 + 2 * 3 / 4 * 1e8 / 100e9 + 2 * 7 / 8 * 1e8 / 25e9
-so("hierarchical", abs(r["exposed"] - wanted) <= 1e-9 * wanted)
 times = {(n, size): 2 * (n - 1) * (150 + size / n / 1250) for n in (2, 3) for size in (1024, 65536, 2**20, 2**26)}
 latency, bandwidth = model.fit(times)
 so("a fit", abs(latency - 150) < 1e-6 and abs(bandwidth - 1250) < 1e-6)

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Training under a real Slurm with three nodes on this machine (tools/slurm.sh): each in its own namespaces, or, where
-# those are refused, all on the loopback interface.
+# Training under a real Slurm with three nodes on this machine (tools/slurm.sh).
 #
 # ctest: TIMEOUT 600 LABELS deadlines
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; what is in '' is for a node's shell
@@ -15,11 +14,7 @@ tiny=(--arch lenet --data synthetic --train-samples 1600 --test-samples 8 -b 8 -
 twenty=("${tiny[@]}" --epochs 9 --max-steps 20 --amp off)
 endless=("${tiny[@]}" --epochs 1000000)
 
-# shellcheck disable=SC2086
-cluster_up 3 --gpus 2 ${CLUSTER:-} || exit 1
-has_namespaces && hosts=yes || hosts=
-
-node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
+cluster_up 3 --gpus 2 || exit 1
 step() { until_so 20 none_completing; on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
 submit() { until_so 20 none_completing; on_head sbatch --parsable "$@"; }
 # stand_in NAME: makes bin/NAME, a program in train's place, from the standard input.
@@ -54,7 +49,6 @@ each_says()
         echo "global rank: $rank of $1: $2 == host $name" >>wanted
         rank=$((rank + 1))
     done
-    [ -n "$hosts" ] || sed -i "s/host node[0-9]*/host $(hostname)/" wanted
     sed -nE 's/^\[init\] == local rank: [0-9]*, (.*), pid [0-9]+$/\1/p' "$TMP/output" >found
     diff found wanted
 }
@@ -80,34 +74,20 @@ same_bits()
         --test-samples 501 --predictions many
     check "07: the same predictions" cmp one many
     rm -f net.st one many
-    [ -n "$hosts" ] || return
     job=$(submit "$(adding "launch on each node")" "$train" "${twenty[@]}")
     expect 0 "weight hash: $wanted" done_with "$job"
     check "launch on each node" grep -qF "global rank: 3 of 4: environment" "$TMP/output"
-    printf '#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o ddp-%%j.log\nmpirun --oversubscribe "$@"\n' >mpi.sbatch
-    job=$(submit mpi.sbatch "$train" "${twenty[@]}")
-    expect 0 "weight hash: $wanted" done_with "$job"
-    check "mpirun in a job" grep -qF \
-        "[init] == local rank: 1, global rank: 1 of 4: Open MPI ==" "$TMP/output"
-    check "mpirun in a job: no warning" not grep -q "left over" "$TMP/output"
 }
 
-# page_lines HEADING: prints the first code below this heading of docs/slurm.md.
-page_lines()
-{
-    awk -v head="$1" '$0 == head { on = 1; next }
-        on && /^```$/ { exit }
-        on && code
-        on && /^```bash/ { code = 1 }
-        on && /^#+ / && !code { exit }' "$SRC/docs/slurm.md"
-}
-
-# adding HEADING: prints the name of a copy of job.sbatch with these lines, whose numbers of ranks and cores now fit
-# this cluster.
+# adding HEADING: prints the name of a copy of job.sbatch with the lines below this heading of docs/slurm.md, whose
+# numbers of ranks and cores now fit this cluster.
 adding()
 {
     local file=${1// /_}.sbatch
-    page_lines "### $1" >lines
+    awk -v head="### $1" '$0 == head { on = 1; next }
+        on && /^```$/ { exit }
+        on && code
+        on && /^```bash/ { code = 1 }' "$SRC/docs/slurm.md" >lines
     sed -i -e "s,build/cuda/,${BUILD}/," -e 's/\(-per-node[ =]\)8/\12/' \
         -e 's/--cpus-per-task=[0-9]*/--cpus-per-task=2/' -e 's/67108864/4194304/g' lines
     awk 'FNR == NR { if (/^#SBATCH/) options = options $0 "\n"; else rest = rest $0 "\n"; next }
@@ -139,19 +119,11 @@ END
     check "the network is measured" grep -qE "^ +4194304 +1048576 +f32 +sum +[0-9.]+ +[0-9.]+ +[0-9.]+$" "$TMP/output"
     check "then it trains" grep -q "weight hash: " "$TMP/output"
 
-    # USR1 may come before the ranks start.
-    mkdir pets
-    tar cf pets.tar pets
+    mkdir pets && tar cf pets.tar pets
     name=$(adding "A command on each node")
-    sed -i -e "s,/tmp/data,$TMP/data-\$SLURM_PROCID,g" \
-        -e 's/mkdir -p/[ -n "$SLURM_RESTART_COUNT" ] || { echo unpacking; sleep 5; }; &/' "$name"
+    sed -i "s,/tmp/data,$TMP/data-\$SLURM_PROCID,g" "$name"
     job=$(submit "$name" "$TMP/bin/sees")
-    check "each node unpacks" until_so 30 says "$job" unpacking
-    on_head scancel --batch --signal=USR1 "$job"
-    check "requeued" until_so 20 says "$job" "status 138: saved, and requeued"
-    check "without training" not says "$job" sees
     expect 0 "status 0" done_with "$job"
-    check "it trains after the restart" diff <(sees) <(each "; 1 cores")
     check "each node has unpacked" test -d data-0/pets -a -d data-1/pets
 
     job=$(submit "$script")
@@ -160,26 +132,7 @@ END
     expect 0 "status 2" done_with "$job"
 }
 
-# The ten lines with torchrun.
-pytorch()
-{
-    local job torchrun=${DDP_PYTHON:+${DDP_PYTHON%/*}/}torchrun
-    if ! type -P "$torchrun" >/dev/null; then
-        echo "not tried, because it is not installed: torchrun (DDP_PYTHON=/where/is/bin/python)"
-        return
-    fi
-    page_lines "## torchrun" >torchrun.sbatch
-    check "ten lines: $(wc -l <torchrun.sbatch)" test "$(wc -l <torchrun.sbatch)" = 10
-    sed -i "s, torchrun , $(type -P "$torchrun") ,; s,build/cpu/06_slurm/train -a lenet,$train ${twenty[*]}," \
-        torchrun.sbatch
-    expect 0 "weight hash: " timeout 100 "$launch" -n 4 -- "$train" "${twenty[@]}"
-    wanted=$(hash_of)
-    job=$(submit -o ddp-%j.log torchrun.sbatch)
-    expect 0 "weight hash: $wanted" done_with "$job" 120
-    check "its ranks are torchrun's" each_says 4 environment "${four[@]}"
-}
-
-# What must not start again, although the ranks have saved or USR1 has come.
+# What must not start again.
 starts()
 {
     local job
@@ -192,30 +145,6 @@ END
         expect 0 "status $status" done_with "$job"
         check "status $status: it is started once" not grep -q "restart 1\|requeued" "$TMP/output"
     done
-    # The ranks differ from the first step on, and find this when USR1 makes them save.
-    check "apart: builds" build_with apart 06_slurm train.c "gradients_check(job->ops, model->grad_count" \
-        "if (job->world.rank == 1) model->grads[7] = 1; gradients_check(job->ops, model->grad_count"
-    job=$(submit "$script" "$TMP/apart" "${endless[@]}" --save-every 1000000 --max-steps 1000000 --train-samples 160000)
-    check "it trains" until_so 30 says "$job" "== step:"
-    on_head scancel --batch --signal=USR1 "$job"
-    expect 0 "the ranks have diverged" done_with "$job"
-    check "status 200" grep -q "status 200$" "$TMP/output"
-    check "it is not requeued" not grep -q "restart 1\|requeued" "$TMP/output"
-    check "nothing is saved" test ! -e "ddp-$job.st"
-}
-
-# Every 30 s the controller looks for jobs whose time is nearly over. This job records when, so that another job can
-# start a few seconds before the next look.
-watch_the_clock()
-{
-    cat >clock.sbatch <<'END'
-#!/bin/bash
-#SBATCH --time=1 --signal=B:USR1@55 --output=/dev/null
-trap 'date +%s >clock; exit' USR1
-sleep 100 &
-wait
-END
-    submit -w "$(node_name 3)" clock.sbatch
 }
 
 time_is_over()
@@ -223,31 +152,17 @@ time_is_over()
     local wanted job run=("${tiny[@]}" --amp off --epochs 16)
     expect 0 "weight hash: " timeout 100 "$launch" -n 4 -- "$train" "${run[@]}"
     wanted=$(hash_of)
-    until_so 60 test -s clock
-    sleep $(((25 - $(date +%s) + $(cat clock) + 600) % 30))
-    job=$(submit --time=1 --signal=B:USR1@55 "$script" "$train" "${run[@]}")
-    check "the job notices that its time is nearly over" until_so 80 says "$job" "requeued"
+    job=$(submit "$script" "$train" "${run[@]}")
+    check "it trains" until_so 30 says "$job" "== step:"
+    on_head scancel --batch --signal=USR1 "$job"        # as Slurm does before a job's time is over
+    check "requeued" until_so 20 says "$job" "requeued"
     check "saved" says "$job" "Training Interrupted"
-    on_head scontrol update "jobid=$job" timelimit=10 2>/dev/null
     expect 0 "restart 1" done_with "$job"
     check "it resumes" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
     check "the weights of an undisturbed run" test "$(hash_of)" = "$wanted"
     check "it finishes" grep -q "status 0$" "$TMP/output"
     check "it is requeued once" test "$(grep -c requeued "$TMP/output")" = 1
     check "nothing is left" nothing_left
-
-    job=$(submit "$script" "$train" "${run[@]}")
-    check "it has saved" until_so 30 says "$job" "saved: .*st$"
-    on_head scontrol update partitionname=main state=down       # else the job restarts before we change it
-    on_head scancel --batch --signal=USR1 "$job"
-    check "requeued" until_so 20 says "$job" "requeued"
-    check "it waits" until_so 30 job_is "$job" PENDING
-    # Start 3 s later: within a second of a job's end, a node mistakes the job's restart for the old job and refuses it.
-    check "fewer nodes" on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now+3
-    on_head scontrol update partitionname=main state=up
-    expect 0 "0 of 2: Slurm" done_with "$job"
-    check "it resumes" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
-    check "it finishes" grep -q "status 0$" "$TMP/output"
 }
 
 deaths()
@@ -261,7 +176,7 @@ deaths()
     echo "after $(((${EPOCHREALTIME/./} - before) / 1000)) ms"
     check "within 5 s" test $((${EPOCHREALTIME/./} - before)) -lt 5000000
     expect 0 "srun: error: " done_with "$job"
-    check "the killed task is named" grep -qE "srun: error: ${hosts:+node2: task [0-3]}.*: Killed" "$TMP/output"
+    check "the killed task is named" grep -qE "srun: error: node2: task [0-3].*: Killed" "$TMP/output"
     check "not requeued" job_is "$job" FAILED
     check "nothing is left" nothing_left
 
@@ -272,15 +187,14 @@ deaths()
     check "nothing is left" until_so 10 nothing_left
 }
 
-is_idle() { [ "$(on_head sinfo -h -n "$(node_name "$1")" -o %T)" = idle ]; }
+is_idle() { [ "$(on_head sinfo -h -n "node$1" -o %T)" = idle ]; }
 
 disconnected()
 {
-    [ -n "$hosts" ] || return
     local job wanted run=("${tiny[@]}" --amp off --epochs 12 --timeout 3)
     expect 0 "weight hash: " timeout 100 "$launch" -n 4 -- "$train" "${run[@]}"
     wanted=$(hash_of)
-    job=$(submit -w "$(node_name 1),$(node_name 2)" "$script" "$train" "${run[@]}")
+    job=$(submit -w node1,node2 "$script" "$train" "${run[@]}")
     check "it has saved" until_so 30 says "$job" "saved: .*st$"
     "$slurm" disconnect 2
     check "the lost rank is reported" until_so 10 says "$job" "rank [23] of 4 ("
@@ -297,8 +211,7 @@ disconnected()
     check "nothing is left" until_so 30 nothing_left
 }
 
-watch_the_clock >/dev/null
-for part in ${PARTS:-same_bits additions pytorch starts time_is_over deaths disconnected}; do
+for part in ${PARTS:-same_bits additions starts time_is_over deaths disconnected}; do
     before=$SECONDS
     $part
     echo "$part: $((SECONDS - before)) s"

@@ -1,5 +1,5 @@
-// test_store.c - how ranks meet at rank 0's store, and what is printed when ranks die, stop or hang. No
-// rank trains: each runs a scripted Part.
+// test_store.c - how ranks meet at rank 0's store, and who may. No rank trains: each runs a scripted Part. Deaths and
+// hangs in training: test_crashes.sh, test_stuck.sh.
 // ctest: SANITIZERS asan tsan LABELS deadlines
 #include "clock.h"
 #include "interrupt.h"
@@ -142,31 +142,6 @@ static void wait_for_others(void)
         sleep_ms(5);
 }
 
-static void hang(World *world)          // rank 2 does not begin the call in which the others wait
-{
-    progress_step(1, 5);
-    if (world->rank != 2)
-        progress_call("all_reduce of 5 (gradients)");
-    wait_for_others();
-}
-
-static void write_slowly(World *world)  // a wait in a write never ends the run
-{
-    PROGRESS_WRITING("run.st");
-    sleep_ms(world->rank == 1 ? 4000 : 0);
-    char all[3];
-    if (world->rank != 1)
-        store_gather(world, "after", "x", 1, all);
-    else
-        store_gather(world, "after", "y", 1, all);
-}
-
-static void linger(World *world)        // rank 0 leaves first, and the last rank after it has ended
-{
-    progress_done();
-    sleep_ms(4000 * world->rank);
-}
-
 static void exchange(World *world)
 {
     char key[24], *big = xmalloc(BIG + 1), all[RANKS];
@@ -215,30 +190,26 @@ TEST(ranks_join_in_any_order)
 
 TEST(other_processes_are_refused)
 {
-    static const struct { const char *run, *words; bool random, none; int rank, size; } wrong[] = {
-        { "play", "its token is not rank 0's", true, false, 1, 2 },
-        { "play", "its token is not rank 0's", false, true, 1, 2 },
-        { "another", "it is from another run", false, false, 1, 3 },
-        { "play", "its world size is 3, but rank 0's is 2", false, false, 2, 3 },
-        { "play", "rank 1 is already there (", false, false, 1, 2 },     // the others are there by now
-        { "another", "it is from another run", false, false, 1, 3 },
+    static const struct { const char *run, *words; bool other_token; int rank, size; } wrong[] = {
+        { "play", "its token is not rank 0's", true, 1, 2 },
+        { "another", "it is from another run", false, 1, 3 },
+        { "play", "its world size is 3, but rank 0's is 2", false, 2, 3 },
+        { "play", "rank 1 is already there (", false, 1, 2 },     // the others are there by now
     };
     enum { WRONG = sizeof wrong / sizeof *wrong };
     stage(2, 40);
     enter(as(0), step);
     for (int i = 0; i < WRONG; i++) {
         StoreConfig c = as(wrong[i].rank);
-        if (i == WRONG - 2) {
+        if (i == WRONG - 1) {
             enter(as(1), step);
             await(&seen->there, 2);
         }
         c.timeout = 0.5;
         c.size = wrong[i].size;
         snprintf(c.run, sizeof c.run, "%s", wrong[i].run);
-        if (wrong[i].random)
+        if (wrong[i].other_token)
             store_new_token(c.token);
-        if (wrong[i].none)
-            c.token[0] = '\0';
         ends(enter(c, bow), EXIT_FAILED);
         EXPECT_HAS(said, wrong[i].words);
     }
@@ -335,66 +306,40 @@ TEST(a_rank_that_does_not_read_delays_nobody)
     close(fd);
 }
 
-// --- lost ranks ------------------------------------------------------------------------------------------------------
-
-static const struct Loss {
-    Part *part;
-    int victim, signal;
-    double timeout;
-    bool supervised;
-    const char *words;                  // "@": the victim's name
-} losses[] = {
-    { step, 2, SIGKILL, 40, false, "lost @: after epoch 1, step 3; 2 calls, the last: all_reduce of 5 "
-      "(gradients)\nhint: " },
-    { step, 2, SIGKILL, 0, true, "lost @: after epoch 1, step 3;" },
-    { hang, 2, SIGCONT, 2, false, "no rank has made progress for 2 s (--timeout); all wait for @: after epoch 1, "
-      "step 5; 1 calls, the last: meet\n" },
-    { hang, 1, SIGSTOP, 6, false, "all wait for @: stopped or cut off, silent for " },
-    { step, 0, SIGKILL, 40, false, "rank 1/3 @ is lost: the connection was closed\nhint: " },
-    { step, 0, SIGSTOP, 2, false, "rank 1/3 @ is lost: no answer\nhint: " },
-    { write_slowly, 2, SIGCONT, 1.5, false, "" },
-    { linger, 2, SIGCONT, 40, false, "" },
-};
-
-// Is `words` there, with the victim's name for "@"? The name of a rank that is not 0 has " of 3".
-static bool is_said(const struct Loss *loss, pid_t pid)
+// A death is named once, by rank 0, and only then do the others end: mpirun's status is that of the first to end.
+TEST(a_death_is_named_before_others_end)
 {
-    char host[65] = "", name[160], wanted[400];
-    const char *at = strchr(loss->words, '@');
-    gethostname(host, sizeof host - 1);
-    said = test_read(path);
-    snprintf(name, sizeof name, "rank %d%s (%s, pid %d)", loss->victim,
-             loss->victim ? " of 3" : "", host, (int)pid);
-    if (!at)
-        return strstr(said, loss->words) != NULL;
-    const char *from = strncmp(loss->words, "rank 1/3 ", 9) == 0 ? loss->words + 9 : loss->words;
-    snprintf(wanted, sizeof wanted, "%.*s%s%s", (int)(at - from), from, name, at + 1);
-    return strstr(said, wanted) != NULL;
-}
-
-static void lose(const struct Loss *loss)
-{
-    int wanted = loss->words[0] ? EXIT_REPORTED : 0;
-    stage(3, loss->timeout);
-    play.supervised = loss->supervised;
+    char host[65] = "", wanted[200];
+    stage(3, 40);
     for (int rank = 0; rank < 3; rank++)
-        enter(as(rank), loss->part);
+        enter(as(rank), step);
     close_port();
     await(&seen->there, 3);
     sleep_ms(1300);                     // long enough for a second beat
     double begun = clock_now();
-    kill(actors[loss->victim].pid, loss->signal);
-    for (int i = 0; i < 20000 && !is_said(loss, actors[loss->victim].pid); i++)
-        sleep_ms(2);
-    EXPECT(is_said(loss, actors[loss->victim].pid), "not %s: %s", loss->words, said);
-    EXPECT(!loss->supervised || loss->signal != SIGKILL || clock_now() > begun + 1.9, "too early: %s", said);
-    for (int rank = 0; rank < 3; rank++)
-        if (rank != loss->victim)
-            ends(rank, wanted);
-    EXPECT(loss->signal != SIGKILL || clock_now() > begun + 2, "mpirun might see another rank end first");
-    EXPECT(wanted || !said[0], "%s", said);
-    kill(actors[loss->victim].pid, SIGCONT);
-    ends(loss->victim, loss->signal == SIGKILL ? 1000 + SIGKILL : wanted);
+    kill(actors[2].pid, SIGKILL);
+    ends(1, EXIT_REPORTED);
+    EXPECT(clock_now() > begun + 2, "mpirun might see another rank end first");
+    ends(0, EXIT_REPORTED);
+    ends(2, 1000 + SIGKILL);
+    gethostname(host, sizeof host - 1);
+    snprintf(wanted, sizeof wanted, "lost rank 2 of 3 (%s, pid %d): after epoch 1, step 3; 2 calls, the last: "
+             "all_reduce of 5 (gradients)\nhint: ", host, (int)actors[2].pid);
+    EXPECT(times(wanted) == 1, "not once \"%s\": %s", wanted, said);
+}
+
+TEST(ranks_leave_a_rank_0_that_is_stopped)
+{
+    stage(2, 2);
+    enter(as(0), step);
+    enter(as(1), step);
+    close_port();
+    await(&seen->there, 2);
+    kill(actors[0].pid, SIGSTOP);
+    ends(1, EXIT_REPORTED);
+    EXPECT_HAS(said, " is lost: no answer\nhint: ");
+    kill(actors[0].pid, SIGKILL);
+    ends(0, 1000 + SIGKILL);
 }
 
 // --- running the tests -----------------------------------------------------------------------------------------------
@@ -402,23 +347,18 @@ static void lose(const struct Loss *loss)
 // They mostly wait, so they run in parallel, one process each.
 int main(void)
 {
-    enum { LOSSES = sizeof losses / sizeof *losses };
     pid_t pids[64];
-    int all = LOSSES + test_count, status;
-    for (int i = 0; i < all; i++) {
+    int status;
+    for (int i = 0; i < test_count; i++) {
         fflush(NULL);
         pids[i] = fork();
         if (pids[i] > 0)
             continue;
         seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        if (i < LOSSES)
-            lose(&losses[i]);
-        else
-            test_list[i - LOSSES]();
+        test_list[i]();
         _exit(test_failed > 0);
     }
-    for (int i = 0; i < all; i++)
-        EXPECT(waitpid(pids[i], &status, 0) == pids[i] && status == 0, "part %d failed: %s", i,
-               i < LOSSES ? losses[i].words : "a test");
+    for (int i = 0; i < test_count; i++)
+        EXPECT(waitpid(pids[i], &status, 0) == pids[i] && status == 0, "test %d failed", i + 1);
     return test_done();
 }

@@ -7,7 +7,7 @@
 . "$SRC/tests/test.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT DDP_TOKEN
 train=$BUILD/04_ddp_launcher/train
-${CC:-cc} -shared -fPIC -O1 -o slow.so "$SRC/tests/shim/slow.c" || exit 1
+. "$SRC/tests/disk.sh"
 "$BUILD/as_folder" --data synthetic --as-folder pictures --train-samples 64 --test-samples 32 >/dev/null
 
 pictures=(-a convnet --data "$TMP/pictures" --image-size 32 -b 4 --threads 1 --epochs 1 -p 100)
@@ -16,7 +16,7 @@ two() { timeout -k 5 60 "$BUILD/04_ddp_launcher/launch" -n 2 -- "$train" "$@"; }
 # slowly RANK CALL PATH NUMBER MS OPTION...: the NUMBERth CALL of RANK on a path with PATH takes MS longer.
 slowly()
 {
-    SLOW_RANK=$1 SLOW_CALL=$2 SLOW_PATH=$3 SLOW_AT=$4 SLOW_MS=$5 LD_PRELOAD=$TMP/slow.so two "${@:6}"
+    FAULT_RANK=$1 FAULT_CALL=$2 FAULT_PATH=$3 FAULT_AT=$4 FAULT_DO=wait$5 LD_PRELOAD=$TMP/fault.so two "${@:6}"
 }
 rank1() { for pid in $(pgrep -f -- "$TMP/$1\.st"); do ! grep -qszx RANK=1 "/proc/$pid/environ" || echo "$pid"; done; }
 

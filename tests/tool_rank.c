@@ -9,7 +9,6 @@
 #include "check.h"
 #include "launcher.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,18 +28,6 @@ static void say(const char *text)
     int n = snprintf(line, sizeof line, "%s: rank %d, pid %d\n", text, this, (int)getpid());
     CHECK(write(STDOUT_FILENO, line, (size_t)n) == n, "", "write");
 }
-
-static const char *name_of(int signal)
-{
-    static const char *const names[SIGSYS] = {
-        [SIGHUP] = "HUP", [SIGINT] = "INT", [SIGTERM] = "TERM", [SIGQUIT] = "QUIT", [SIGUSR1] = "USR1",
-        [SIGUSR2] = "USR2", [SIGPIPE] = "PIPE", [SIGCHLD] = "CHLD", [SIGCONT] = "CONT", [SIGTSTP] = "TSTP",
-        [SIGTTIN] = "TTIN", [SIGTTOU] = "TTOU",
-    };
-    return signal < SIGSYS && names[signal] ? names[signal] : strsignal(signal);
-}
-
-// --- what the rank inherits ----------------------------------------------------------------------
 
 static bool listens(void)
 {
@@ -68,28 +55,9 @@ static void print_contract(int none)
     fflush(stdout);
 }
 
-static void print_inherited(int none)
-{
-    sigset_t blocked;
-    struct sigaction action;
-    printf("inherited:");
-    for (int fd = STDERR_FILENO + 1; fd < 64; fd++)
-        if (fcntl(fd, F_GETFD) >= 0)
-            printf(" %s", fd == atoi(variable("DDP_LISTEN")) ? "listening" : "other");
-    sigprocmask(SIG_SETMASK, NULL, &blocked);
-    printf("; blocked:");
-    for (int signal = 1; signal < SIGSYS; signal++)
-        if (sigismember(&blocked, signal))
-            printf(" %s", name_of(signal));
-    printf("; ignored:");
-    for (int signal = 1; signal < SIGSYS; signal++)
-        if (sigaction(signal, NULL, &action) == 0 && action.sa_handler == SIG_IGN)
-            printf(" %s", name_of(signal));
-    printf("; own group: %d\n", getpgrp() == getpid());
-    fflush(stdout);
-}
-
 // --- parts ---------------------------------------------------------------------------------------
+
+static const char *name_of(int signal) { return signal == SIGINT ? "INT" : signal == SIGTERM ? "TERM" : "USR1"; }
 
 static void on_signal(int signal)
 {
@@ -103,7 +71,7 @@ static void on_signal(int signal)
 
 static void catch_signals(int none)
 {
-    static const int all[] = { SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT };
+    static const int all[] = { SIGINT, SIGTERM, SIGUSR1 };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         signal(all[i], on_signal);
     say("ready");
@@ -144,21 +112,14 @@ static void have_child(int none)
     wait_long(0);
 }
 
-static void write_lines(int count)
-{
-    for (int i = 0; i < count; i++)
-        dprintf(STDOUT_FILENO + i % 2, "line %d of rank %d\n", i, this);
-}
-
 static void follow(int none) { launcher_follow(); }
 
 static const struct {
     const char *name;
     void (*play)(int count);
 } parts[] = {
-    { "contract", print_contract }, { "inherited", print_inherited }, { "follow", follow },
-    { "catch", catch_signals }, { "deaf", be_deaf }, { "wait", wait_long }, { "sleep", sleep_ms },
-    { "exit", exit }, { "die", die_of }, { "child", have_child }, { "lines", write_lines },
+    { "contract", print_contract }, { "follow", follow }, { "catch", catch_signals }, { "deaf", be_deaf },
+    { "wait", wait_long }, { "sleep", sleep_ms }, { "exit", exit }, { "die", die_of }, { "child", have_child },
 };
 
 static void play(const char *text)

@@ -180,12 +180,12 @@ class Bench:
 
 class Torch:
     """PyTorch's side: a process per mode, which measures once for each line that it reads. After the first round only
-    the fastest mode and those in keep continue. A mode that fails is dropped."""
+    the fastest mode continues, unless the table shows all. A mode that fails is left out."""
 
-    def __init__(self, bench, what, modes, keep=(), **options):
-        self.bench, self.what, self.keep, self.options = bench, what, keep, options
+    def __init__(self, bench, what, modes, shows_all=False, **options):
+        self.bench, self.what, self.shows_all, self.options = bench, what, shows_all, options
         self.modes = [mode for mode in modes if not (bench.args.quick and mode.startswith("compile"))]
-        self.processes, self.rates, self.failed, self.version = {}, {}, [], ""
+        self.processes, self.rates, self.version = {}, {}, ""
         on_cpu = options.get("device") != "cuda"
         if on_cpu and not find_library("tcmalloc_minimal"):
             sys.exit("bench: tcmalloc is missing: apt install libtcmalloc-minimal4")
@@ -198,56 +198,40 @@ class Torch:
                 self.processes[mode] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                                         stderr=log, text=True)
         process = self.processes[mode]
-        timer = threading.Timer(self.bench.args.limit, process.kill)
-        timer.start()
-        try:
-            print(file=process.stdin, flush=True)
-            return json.loads(process.stdout.readline())
-        finally:
-            timer.cancel()
+        print(file=process.stdin, flush=True)
+        return json.loads(process.stdout.readline())
 
-    def end(self, mode):
-        process = self.processes.pop(mode)
-        process.kill()
-        process.wait()
+    def close(self, but=()):
+        for mode in [mode for mode in self.processes if mode not in but]:
+            process = self.processes.pop(mode)
+            process.kill()
+            process.wait()
 
     def __call__(self):
         """-> the fastest mode's rate in this round"""
         for mode in list(self.modes):
-            self.measure(mode)
+            try:
+                found = self.ask(mode)
+            except (OSError, ValueError):
+                say(f"PyTorch's {mode} failed: see {self.bench.out}/torch-{mode}.log")
+                self.modes.remove(mode)
+                continue
+            say(f"PyTorch's {mode}: {found['samples_per_s']:.0f} a second")
+            self.rates.setdefault(mode, []).append(found["samples_per_s"])
+            self.version = found["torch"]
         if not self.rates:
             raise RuntimeError(f"PyTorch does not run here: see {self.bench.out}/torch-*.log")
+        if not self.shows_all:
+            self.modes = [self.best()]
+            self.close(but=self.modes)
         return self.rates[self.best()][-1]
-
-    def measure(self, mode):
-        try:
-            found = self.ask(mode)
-        except (OSError, ValueError):
-            say(f"PyTorch's {mode} failed, or took more than {self.bench.args.limit} s (--limit): see "
-                f"{self.bench.out}/torch-{mode}.log")
-            self.failed.append(mode)
-            self.modes = [other for other in self.modes if other != mode]
-            self.end(mode)
-            return
-        say(f"PyTorch's {mode}: {found['samples_per_s']:.0f} a second")
-        self.rates.setdefault(mode, []).append(found["samples_per_s"])
-        self.version = found["torch"]
-        self.modes = [other for other in self.modes if other not in self.rates or other in (self.best(), *self.keep)]
-        for slow in set(self.processes) - set(self.modes):
-            self.end(slow)
 
     def best(self):
         """The fastest mode of the first round."""
         return max(self.rates, key=lambda mode: self.rates[mode][0])
 
-    def rate(self, mode=None):
-        """Images a second: of a mode, or of the best."""
-        return median(self.rates[mode or self.best()])
-
-    def missing(self, job):
-        """The modes that the table does not count."""
-        return "".join(f"{job}: PyTorch's {mode} failed, or took more than {self.bench.args.limit} s.\n"
-                       for mode in self.failed)
+    def rate(self):
+        return median(self.rates[self.best()])
 
     def once(self):
         """-> one measurement of its only mode, with all values."""
@@ -255,10 +239,6 @@ class Torch:
             return self.ask(self.modes[0])
         finally:
             self.close()
-
-    def close(self):
-        for mode in list(self.processes):
-            self.end(mode)
 
 
 # --- reading metrics and traces ---------------------------------------------------------------------
@@ -274,20 +254,17 @@ def rate_of(events):
 
 
 def spans(path, name):
-    """{process: [(begin, end)]} in seconds, of the spans of this name in a --trace file."""
-    found, inside = {}, {}
+    """[(begin, end)] in seconds, of the spans of this name in one process's --trace file."""
+    found, inside = [], {}
     with open(path, encoding="utf-8") as file:
-        for line in file:
-            if not line.startswith("{"):
-                continue
-            e = json.loads(line.rstrip(",\n"))
-            stack = inside.setdefault((e["pid"], e.get("tid")), [])
+        for e in (json.loads(line.rstrip(",\n")) for line in file if line.startswith("{")):
+            stack = inside.setdefault(e.get("tid"), [])
             if e["ph"] == "B":
                 stack.append(e)
             elif e["ph"] == "E" and stack:
                 begun = stack.pop()
                 if begun["name"] == name:
-                    found.setdefault(e["pid"], []).append((begun["ts"] / 1e6, e["ts"] / 1e6))
+                    found.append((begun["ts"] / 1e6, e["ts"] / 1e6))
     return found
 
 
@@ -432,13 +409,16 @@ def net_job(b, arch, channels, size, batch, kind, group, steps):
     return row, torch, {kind: median(found["limit"])}
 
 
+def write_compared(b, jobs, what, *more):
+    """jobs: (row, PyTorch's side, {kind: the limit}) of each."""
+    rows, torches, limits = zip(*jobs)
+    b.write(heading(b, f"{CORES} threads", f"PyTorch {torches[0].version}") + what,
+            table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)", *more), rows),
+            limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}))
+
+
 def bench_train(b):
-    rows, torches, limits = zip(*(net_job(b, *job) for job in TRAIN_JOBS))
-    b.write(
-        heading(b, f"{CORES} threads", f"PyTorch {torches[0].version}") + " Training steps, images/s.",
-        table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)", "padding"), rows),
-        limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}),
-        "".join(torch.missing(row[0]) for row, torch in zip(rows, torches)))
+    write_compared(b, [net_job(b, *job) for job in TRAIN_JOBS], " Training steps, images/s.", "padding")
 
 
 def bench_epoch(b):
@@ -495,9 +475,9 @@ def gpt_options(text, layers, heads, width, size, batch):
             "-b", batch, "--optim", "adamw", "--lr", 1e-3, "--clip-norm", 1, "--test-samples", batch]
 
 
-def gpt_operations(layers, width, size, looks_back=1):
-    """-> operations per token; looks_back: the share of the window that a token attends to."""
-    return 6 * (layers * (12 * width**2 + 2 * looks_back * size * width) + 65 * width)
+def gpt_operations(layers, width, size):
+    """-> operations per token"""
+    return 6 * (layers * (12 * width**2 + 2 * size * width) + 65 * width)
 
 
 def random_text(b, characters):
@@ -521,13 +501,8 @@ def gpt_job(b, text, kind, layers, heads, width, size, batch, steps):
 
 def bench_gpt(b):
     text = random_text(b, 400000)
-    rows, torches, limits = zip(*(gpt_job(b, text, kind, *job) for job in GPT_JOBS for kind in ("f32", "bf16")))
-    b.write(
-        heading(b, f"{CORES} threads", f"PyTorch {torches[0].version}")
-        + " Training steps, tokens/s; AdamW, gradients clipped, no dropout.",
-        table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)"), rows),
-        limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}),
-        "".join(torch.missing(row[0]) for row, torch in zip(rows, torches)))
+    write_compared(b, [gpt_job(b, text, kind, *job) for job in GPT_JOBS for kind in ("f32", "bf16")],
+                   " Training steps, tokens/s; AdamW, gradients clipped, no dropout.")
 
 
 def folder_of_pictures(b):
@@ -585,7 +560,6 @@ def bench_parallel(b):
         "two 01": lambda: two_at_once(alone),
         "gradients": lambda: all_reduce(b, "-b", GRADIENTS, "-e", GRADIENTS),
         "sizes": lambda: all_reduce(b, "-b", 8, "-e", 64 << 20, "-f", 8),
-        "03 one bucket": lambda: b.rate("03_ddp_fork", 2, *one, "--bucket-mb", 64),
         "03 naive": lambda: b.rate("03_ddp_fork", 2, *one, name="train_naive"),
         "02": lambda: b.rate("02_data_parallel", 2, "--threads", 1, "-b", 256, *PLAIN, *limit),
         "PyTorch's step": step,
@@ -615,14 +589,12 @@ def bench_parallel(b):
                 ("01, two programs at the same time, together", rate["two 01"]),
                 ("and one all-reduce after each step: what 03's parts allow", bound),
                 ("03: gradients in buckets, overlapped with backward", rate["03"]),
-                ("03 --bucket-mb 64: a bucket for all gradients", rate["03 one bucket"]),
                 ("03's train_naive: one all-reduce after backward", rate["03 naive"]),
                 ("02 --devices 2, batch 256", rate["02"]))]),
         "In brackets: the share of the limit. " + limit_text({"f32": rate["limit"]}),
         table(("all-reduce, bytes", "µs", "bus bandwidth, GB/s"), [
             (rows[0][0], f"{us:.1f}", f"{bus:.2f}")
-            for rows in zip(*found["sizes"]) for us, bus in [map(median, list(zip(*rows))[1:])]]),
-        ddp.missing("DDP on Gloo") + step.missing("2 threads"))
+            for rows in zip(*found["sizes"]) for us, bus in [map(median, list(zip(*rows))[1:])]]))
 
 
 def two_at_once(rate):
@@ -678,6 +650,13 @@ def in_ms(what, values):
     return what, f"{1e3 * median(values):.0f}", f"{1e3 * max(values):.0f}"
 
 
+def kill_a_rank(launcher):
+    """-> the time"""
+    with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as file:
+        os.kill(int(random.choice(file.read().split())), signal.SIGKILL)
+    return time.perf_counter()
+
+
 def kill_to_next_step(command, env):
     """Kills a rank after some steps -> seconds until the first step after a restart; infinite if there is none."""
     with subprocess.Popen(shown(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
@@ -687,9 +666,7 @@ def kill_to_next_step(command, env):
         steps = (line for line in run_.stdout if "== step:" in line or '"step"' in line)
         for _ in range(5):
             next(steps)
-        with open(f"/proc/{run_.pid}/task/{run_.pid}/children", encoding="ascii") as file:
-            os.kill(int(random.choice(file.read().split())), signal.SIGKILL)
-        begin = time.perf_counter()
+        begin = kill_a_rank(run_.pid)
         for line in run_.stdout:
             if "init" in line:          # the first line of the restarted ranks
                 break
@@ -711,9 +688,7 @@ def one_death(b):
                 break
         with subprocess.Popen(["cat"], stdin=launch.stdout, stdout=subprocess.DEVNULL):    # keeps the pipe empty
             time.sleep(random.uniform(0, 0.3))
-            with open(f"/proc/{launch.pid}/task/{launch.pid}/children", encoding="ascii") as file:
-                os.kill(int(random.choice(file.read().split())), signal.SIGKILL)
-            begin = time.perf_counter()
+            begin = kill_a_rank(launch.pid)
             named = [time.perf_counter() - begin for line in launch.stderr if "was killed by signal 9" in line]
             launch.wait()
             return named[0], time.perf_counter() - begin
@@ -725,8 +700,7 @@ def checkpoint_costs(b):
         trace = f"{folder}/trace.json"
         run(b.command("04_ddp_launcher", 0, "-b", 256, "--threads", CORES, "--save", f"{folder}/net",
                       "--save-every", 20, "--max-steps", 110, "--trace", trace))
-        saves, = spans(trace, "save").values()
-        return os.path.getsize(f"{folder}/net"), [end - begin for begin, end in saves[:5]]
+        return os.path.getsize(f"{folder}/net"), [end - begin for begin, end in spans(trace, "save")[:5]]
 
 
 # --- the steps side by side -----------------------------------------------------------------------------
@@ -775,25 +749,6 @@ def bench_steps(b):
             (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}", sent[what])
             for what, rate in rates.items()]),
         f"In each process, {images:.0f} MiB of the memory are the images.")
-    if not b.args.quick:
-        with open(f"{ROOT}/docs/steps.csv", "w", encoding="utf-8") as file:
-            file.write(steps_csv(rates))
-        run([f"{ROOT}/ddp", "plot", f"{ROOT}/docs/steps.csv", "-o", f"{ROOT}/docs/steps.svg"])
-
-
-# Programs of the article (README of tczhangzhi/pytorch-distributed): name, seconds of an epoch, our row.
-ARTICLE = (("DataParallel, 02", 4138.3, "02, 2 devices in a process"),
-           ("Horovod, 05 --compress fp16", 1200.3, "05, the same, `--amp off --compress fp16`"),
-           ("DistributedDataParallel, 04", 1188.5, "04, 2 ranks, started by `launch`"),
-           ("Apex, 05 --amp", 1186.5, "05, the same, `--amp bf16`"))
-
-
-def steps_csv(rates):
-    """The times of an epoch, relative to DistributedDataParallel's. rates: {row: images/s}."""
-    article, ours = ARTICLE[2][1:]
-    return "program,article,here\n" + "".join(
-        f'"{name}",{seconds / article:.2f},{rates[ours] / rates[row] if row in rates else 0:.2f}\n'
-        for name, seconds, row in ARTICLE)
 
 
 def sent_cell(what, command):
@@ -810,12 +765,11 @@ def sent_cell(what, command):
 # --- on a GPU ---------------------------------------------------------------------------------------------
 
 GPU_MODES = ("eager", "channels_last", "graph")
-# name: network, type, size of images, the shortest time that the chip could need for a step (two estimates in ms),
-# steps in a group, after which the loss is read, and epochs, each of 5 groups
+# name: network, type, size of images, steps in a group, after which the loss is read, and epochs, each of 5 groups
 GPU_JOBS = {
-    "resnet18_tf32": ("resnet18", "tf32", 32, (0.36, 0.50), 39, 6),
-    "resnet18_fp16": ("resnet18", "fp16", 32, (0.28, 0.48), 39, 6),
-    "resnet50_fp16": ("resnet50", "fp16", 224, (25.9, 25.9), 4, 4),
+    "resnet18_tf32": ("resnet18", "tf32", 32, 39, 6),
+    "resnet18_fp16": ("resnet18", "fp16", 32, 39, 6),
+    "resnet50_fp16": ("resnet50", "fp16", 224, 4, 4),
 }
 
 # name: layers, heads, width, tokens in a window, windows in a batch, steps in a group, and epochs, each of 5 groups
@@ -823,7 +777,6 @@ GPU_GPTS = {
     "gpt384_bf16": (6, 6, 384, 256, 64, 20, 4),
     "gpt768_bf16": (12, 12, 768, 1024, 16, 10, 4),
 }
-BF16_PEAK = 989e12          # operations a second, of an H100 or H200
 
 
 def gpu_times(b, command, torch, batch, tokens=1):
@@ -840,40 +793,34 @@ def gpu_times(b, command, torch, batch, tokens=1):
 
 
 def gpu_job(b, name):
-    """-> our ms per step, {mode: PyTorch's}, floor. PyTorch uses one batch in the GPU's memory, and we no
-    augmentation."""
-    arch, kind, size, floor, group, epochs = GPU_JOBS[name]
+    """-> our ms per step, {mode: PyTorch's}. PyTorch uses one batch in the GPU's memory, and we no augmentation."""
+    arch, kind, size, group, epochs = GPU_JOBS[name]
     amp, steps = kind == "fp16", 5 * group
     command = b.command("05_ddp_amp" if amp else "01_single_gpu", 0, "-a", arch, "-b", 256, "-j", min(16, CORES),
                         *(("--amp", kind) if amp else ("--tf32",)), "--no-augment", "--train-samples", 256 * steps,
                         "--test-samples", 256, "--epochs", epochs, "-p", group,
                         *(() if b.data and size == 32 else ("--data", "synthetic", "--image-size", size)))
-    torch = Torch(b, "step", b.args.modes, ("eager",), device="cuda", arch=arch, type=kind, size=size, group=group,
+    torch = Torch(b, "step", b.args.modes, True, device="cuda", arch=arch, type=kind, size=size, group=group,
                   steps=steps * (epochs - 1))
-    return *gpu_times(b, command, torch, 256), floor
+    return gpu_times(b, command, torch, 256)
 
 
 def gpu_gpt_job(b, name):
-    """As gpu_job. The floor: products at the chip's full speed, with the half of attention that the mask leaves and with
-    all of it."""
     layers, heads, width, size, batch, group, epochs = (2, 2, 64, 32, 4, 2, 2) if b.args.quick else GPU_GPTS[name]
     steps = 5 * group
     command = [b.program("05_ddp_amp/train"),
                *gpt_options(random_text(b, 2000000), layers, heads, width, size, batch), "--amp", "bf16",
                "--train-samples", batch * steps, "--epochs", epochs, "-p", group]
-    torch = Torch(b, "gpt", [mode for mode in b.args.modes if mode != "channels_last"], ("eager",), device="cuda",
+    torch = Torch(b, "gpt", [mode for mode in b.args.modes if mode != "channels_last"], True, device="cuda",
                   arch=f"{layers}x{heads}x{width}", type="bf16", size=size, batch=batch, group=group,
                   steps=steps * (epochs - 1), data=None)
-    floor = [1e3 * size * batch * gpt_operations(layers, width, size, share) / BF16_PEAK for share in (0.5, 1)]
-    return *gpu_times(b, command, torch, batch, size), floor
+    return gpu_times(b, command, torch, batch, size)
 
 
-def gpu_row(name, ours, torch, floor):
+def gpu_row(name, ours, torch):
     best = min(torch, key=torch.get, default=None)
-    return (name, "{:.2f} to {:.2f}".format(*floor), f"**{ours:.3f} ms**",
-            "{:.0f} to {:.0f} %".format(*(100 * ms / ours for ms in floor)),
-            *(f"{torch[mode]:.3f} ({mode}), {torch[mode] / ours:.2f}x" if mode in torch else ""
-              for mode in ("eager", best)))
+    return (name, f"**{ours:.3f} ms**", *(f"{torch[mode]:.3f} ({mode}), {torch[mode] / ours:.2f}x" if mode in torch else ""
+                                          for mode in ("eager", best)))
 
 
 def gpu_and_torch(b):
@@ -896,7 +843,7 @@ def bench_gpu(b):
             failed += 1
             say(f"{name} failed: {error}")
         text = heading(b, gpu_and_torch(b), "images: batch 256") + "\n\n" + table(
-            ("job", "floor", "ours", "share of the floor", "PyTorch eager, against ours", "its best"), rows) + "\n"
+            ("job", "ours", "PyTorch eager, against ours", "its best"), rows) + "\n"
         with open(f"{b.out}/table.md", "w", encoding="utf-8") as file:
             file.write(text)
     print(text)
@@ -933,8 +880,6 @@ def parse():
     parser.add_argument("--rounds", type=int, help="number of measurements of each side")
     parser.add_argument("--quick", action="store_true",
                         help="test this command: run one short round, print the tables, and write nothing")
-    parser.add_argument("--limit", type=int, default=240,
-                        help="time limit of a measurement of PyTorch, including compilation, in seconds")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--pictures", metavar="DIR", help="for folder: use DIR/train/CLASS/FILE and DIR/val/CLASS/FILE")
     gpu = parser.add_argument_group("options of gpu")

@@ -98,24 +98,28 @@ def record(step, images, labels):
     return replay
 
 
-def prepare_step(args, wrap=lambda model: model):
-    """Reads the loss once per group, as our programs do when they print a line."""
-    batch = make_batch(args)
-    step = make_training(args, batch, wrap)
-    for _ in range(2 * args.group):
-        step(*batch).item()
-
+def timed(args, step, samples):
+    """-> a function that measures steps of so many samples. It reads the loss once per group, as our programs do when
+    they print a line."""
     def measure():
         rates = []
         for _ in range(args.steps // args.group):
             begin = time.perf_counter()
             for _ in range(args.group):
-                loss = step(*batch)
+                loss = step()
             loss.item()
-            rates.append(args.group * args.batch / (time.perf_counter() - begin))
+            rates.append(args.group * samples / (time.perf_counter() - begin))
         return {"samples_per_s": statistics.median(rates)}
 
+    for _ in range(2 * args.group):
+        step().item()
     return measure
+
+
+def prepare_step(args, wrap=lambda model: model):
+    batch = make_batch(args)
+    step = make_training(args, batch, wrap)
+    return timed(args, lambda: step(*batch), args.batch)
 
 
 def prepare_gpt(args):
@@ -139,20 +143,7 @@ def prepare_gpt(args):
         optimizer.step()
         return loss.detach()
 
-    for _ in range(args.group):
-        step().item()
-
-    def measure():
-        rates = []
-        for _ in range(args.steps // args.group):
-            begin = time.perf_counter()
-            for _ in range(args.group):
-                loss = step()
-            loss.item()
-            rates.append(args.group * args.batch * args.size / (time.perf_counter() - begin))
-        return {"samples_per_s": statistics.median(rates)}
-
-    return measure
+    return timed(args, step, args.batch * args.size)
 
 
 def prepare_product(args):

@@ -34,13 +34,11 @@ usage()
   exercise start ID         copy the step to exercises-work/ID and show the task
   exercise task [ID]        show the task again
   exercise check [ID]       build and run your program; show what was expected and what was found
-  exercise watch [ID]       check whenever you save a file; once it is solved, start the next; until Ctrl-C
   exercise run [ID] -- ...  run your program (after a check) with these options, as you would run the step
   exercise hint [ID]        the first hint; ask again for the next
   exercise solution [ID]    the difference between your copy and the solution
   exercise answer [ID]      once it is solved: the answer to its question
   exercise reset ID [--yes] delete your copy and start again
-  exercise grade DIR...     for teachers: check copies of participants' exercises-work, and show a table
 
 Without ID, each command uses the exercise that you started last.
 END
@@ -262,8 +260,6 @@ check()
 {
     local status=0 result=solved limit=${DDP_EXERCISE_LIMIT:-120} scratch=$work/.build/$id/run
     mkdir -p "$work/.build" "$state"
-    exec 9>"$work/.build/$id.lock"
-    flock -n 9 || { say "waiting for another check of $id to finish"; flock 9; }
     rm -rf "$scratch"
     mkdir -p "$scratch"
     trap end_left EXIT
@@ -271,7 +267,7 @@ check()
     trap 'exit 130' INT
     heading
     env "$mark" timeout --foreground --kill-after=5 "$limit" \
-        bash "$root/exercises/check.sh" "$exercise" "$copy" "$build" "$work/.build/$id" 9>&- || status=$?
+        bash "$root/exercises/check.sh" "$exercise" "$copy" "$build" "$work/.build/$id" || status=$?
     end_left
     case $status in
     0)
@@ -323,49 +319,11 @@ say_progress()
 cmd_check()
 {
     must_be_begun
-    must_be_built
+    # `./ddp exercise check` builds the step first, unless DDP_BUILD is set.
+    [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ] && [ -x "$build/cpu/$finished/train" ] ||
+        die "there are no programs in $build yet" "./ddp setup builds them"
     check
 }
-
-# `./ddp exercise check` builds the step first, unless DDP_BUILD is set.
-is_built()
-{
-    [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ] && [ -x "$build/cpu/$finished/train" ]
-}
-must_be_built() { is_built || die "there are no programs in $build yet" "./ddp setup builds them"; }
-
-# Checks the copy after each change. Once the exercise is solved, starts the next one.
-cmd_watch()
-{
-    local seen='' now next status
-    must_be_begun
-    must_be_built
-    trap 'echo; exit 130' INT
-    trap 'exit 143' TERM
-    while :; do
-        now=$(file_times)
-        if [ "$now" != "$seen" ]; then
-            sleep 0.2
-            [ "$now" = "$(file_times)" ] || continue        # an editor is still writing
-            seen=$now
-            ! [ -t 1 ] || printf '\e[2J\e[H'
-            status=0
-            if is_built; then (check) || status=$?; else "$root/ddp" exercise check "$id" || status=$?; fi
-            [ $status -le 1 ] || exit $status
-            if [ $status = 0 ]; then
-                next=$(next_exercise)
-                [ -n "$next" ] || return 0
-                choose "${next##*/}"
-                echo
-                cmd_start
-                seen=$(file_times)
-            fi
-            echo "(watching $(here "$copy"); Ctrl-C stops)"
-        fi
-        sleep 0.5
-    done
-}
-file_times() { find "$copy" -type f ! -name '.*' ! -name '*~' -printf '%p %s %T@\n' | sort; }
 
 # From step 04 on, the learner's launcher starts two ranks. If the step is "none", mpirun does; GPU=real uses GPUs.
 cmd_run()
@@ -473,58 +431,6 @@ cmd_reset()
     cmd_start
 }
 
-# harmless TEXT: replaces characters that a terminal would interpret
-harmless() { printf %s "$1" | tr '[:cntrl:]' _; }
-
-# Checks in the background: bash handles a signal at once during `wait`, but not during a command in the foreground.
-grade_one()
-{
-    DDP_EXERCISES_WORK=$scratch/copy setpriv --pdeathsig TERM bash "$self" check "$1" >"$scratch/out" 2>&1 </dev/null &
-    wait $!
-}
-
-# The exercises that at least one participant has started: their folders.
-graded()
-{
-    local folder name
-    while read -r folder; do
-        for name in "${options[@]}"; do
-            [ ! -d "$name/$(id_of "$folder")" ] || { echo "$folder"; break; }
-        done
-    done < <(list_exercises)
-}
-
-# Checks a copy of each exercise that a participant has started. This runs participants' programs. Prints a row for each
-# participant, with the last unsolved exercise.
-cmd_grade()
-{
-    local folder path folders name label result solved started stuck rows=()
-    scratch=$(mktemp -d)
-    trap 'rm -rf "$scratch"' EXIT
-    trap 'exit 130' INT     # a check that is interrupted is not a failed one
-    trap 'exit 143' TERM HUP
-    mapfile -t folders < <(graded)
-    [ ${#folders[@]} != 0 ] || die "there are no exercises in: ${options[*]}" "name folders like exercises-work"
-    for name in "${options[@]}"; do
-        label=$(harmless "$(basename "${name%/exercises-work}")") solved=0 started=0 stuck=''
-        for folder in "${folders[@]}"; do
-            path=$(id_of "$folder")
-            [ -d "$name/$path" ] || continue
-            rm -rf "$scratch/copy"
-            mkdir "$scratch/copy"
-            result=solved
-            cp -r "$name/$path" "$scratch/copy" && grade_one "$path" ||
-                result=$(harmless "$(head -c 200 "$scratch/copy/.build/$path/wrong" 2>/dev/null || echo "no result")")
-            say "$dim$label, $path: $result$plain"
-            started=$((started + 1))
-            if [ "$result" = solved ]; then solved=$((solved + 1)); else stuck="$path: $result"; fi
-        done
-        rows+=("$(printf '%-20s %2d of %-2d  %s' "$label" $solved $started "$stuck")")
-    done
-    printf '%-20s %-8s  stuck\n' "" solved
-    printf '%s\n' "${rows[@]}"
-}
-
 # --- the command line --------------------------------------------------------------------------------
 
 # Checks the arguments. Sets command, yes, options (the arguments of cmd_COMMAND) and, if the command is about one
@@ -538,8 +444,6 @@ parse()
         case $command:$1 in
         *:-h | *:--help) command=help ;;
         run:--) options=("${@:2}"); break ;;
-        grade:*) [ -d "$1" ] || die_usage "exercise grade: there is no folder '$1'"
-            options+=("$(readlink -f -- "$1")") ;;
         reset:--yes | reset:-y) yes=yes ;;
         *:-*) unknown=$1; break ;;
         *) [ -z "$typed" ] || die_usage "exercise $command: one exercise at a time, not '$1'"
@@ -554,9 +458,8 @@ parse()
         [[ $typed =~ ^(|hour|half|day|two|nccl)$ ]] ||
             die_usage "exercise plan: there is no plan '$typed'" "the plans are hour, half, day, two and nccl"
         options=("$typed") ;;
-    grade) [ ${#options[@]} != 0 ] || die_usage "exercise grade: which folders?" "./ddp exercise help"; return ;;
     start | reset) [ -n "$typed" ] || die_usage "exercise $command: which one?" "./ddp exercise list" ;;
-    task | check | watch | run | hint | solution | answer) ;;
+    task | check | run | hint | solution | answer) ;;
     *) die_usage "exercise: there is no command '$command'" "./ddp exercise help" ;;
     esac
     [ -z "$unknown" ] || die_usage "exercise $command: unknown option $unknown" "./ddp exercise help"
@@ -567,17 +470,10 @@ parse()
 if [ "${1:-}" = needs ]; then
     shift
     parse "$@"
-    case $command in
-    check | watch)
-        must_be_begun
-        [ "$step" != none ] || have mpicc || die "$id needs Open MPI" "./ddp setup installs it"
-        printf '%s\n' "$program" "$finished" | uniq ;;
-    grade)
-        while read -r exercise; do
-            choose "${exercise##*/}"
-            printf '%s\n' "$program" "$finished"
-        done < <(graded) | sort -u ;;
-    esac
+    [ "$command" = check ] || exit 0
+    must_be_begun
+    [ "$step" != none ] || have mpicc || die "$id needs Open MPI" "./ddp setup installs it"
+    printf '%s\n' "$program" "$finished" | uniq
     exit 0
 fi
 

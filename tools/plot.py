@@ -6,7 +6,6 @@
     ./ddp plot RUN.json [RUN.jsonl]      the page of ./ddp run --watch, with a whole run inside: the timeline of a
                                  --trace file. https://ui.perfetto.dev opens this file, too
     ./ddp plot PREDICTIONS.csv   confusion matrix from a --predictions file
-    ./ddp plot docs/steps.csv    time of an epoch: the article's programs, and ours, which ./ddp bench steps measured
 """
 # Only the functions draw_* need matplotlib.
 import argparse
@@ -15,7 +14,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import statistics
 import sys
 
@@ -93,21 +91,18 @@ MOST_POINTS = 150               # of a training curve
 
 
 def read_run(path):
-    """-> the points of training and of the test set, [(epochs, loss, accuracy in %)], and the last step's (loss,
-    accuracy) as the run prints them: means since its epoch began. A resumed run writes some steps twice: the last ones
-    count. A loss that is not finite is null in the file and gives no point."""
-    points, running = {"step": {}, "epoch": {}}, {}
+    """-> the points of training and of the test set, [(epochs, loss, accuracy in %)]. A resumed run writes some steps
+    twice: the last ones count. A loss that is not finite is null in the file and gives no point."""
+    points = {"step": {}, "epoch": {}}
     for e in read_events(path):
         if e.get("event") == "step":
-            at = e["epoch"] - 1 + e["step"] / e["steps"]
-            points["step"][at] = e["loss"], e["acc"]
-            running[at] = e["running_loss"], e["running_acc"]
+            points["step"][e["epoch"] - 1 + e["step"] / e["steps"]] = e["loss"], e["acc"]
         elif e.get("event") == "epoch":
             points["epoch"][e["epoch"]] = e["test_loss"], e["top1"]
     train, test = ([(x, *y) for x, y in sorted(some.items()) if None not in y] for some in points.values())
     if not train and not test:
         raise ValueError("no steps and no epochs in it; make one with --metrics FILE")
-    return means(train), test, running[train[-1][0]] if train else None
+    return means(train), test
 
 
 def means(points):
@@ -125,7 +120,7 @@ def draw_curves(paths, output):
     runs = [read_run(path) for path in paths]
     figure, charts = pyplot().subplots(1, 2, figsize=(9.6, 3.8), layout="constrained")
     for column, (chart, title) in enumerate(zip(charts, ("loss", "accuracy, %")), 1):
-        for i, (path, (train, test, _)) in enumerate(zip(paths, runs)):
+        for i, (path, (train, test)) in enumerate(zip(paths, runs)):
             chart.plot([p[0] for p in train], [p[column] for p in train], f"C{i % 10}", lw=1, label=name_of(path))
             chart.plot([p[0] for p in test], [p[column] for p in test], f"C{i % 10}o", ms=4,
                        label=f"{name_of(path)}, test")
@@ -135,40 +130,6 @@ def draw_curves(paths, output):
         chart.legend(frameon=False)
     figure.savefig(output)
     return "loss and accuracy"
-
-
-def print_curves(paths):
-    """In the terminal: a, b, ... are training, A, B, ... the test set."""
-    runs = [read_run(path) for path in paths]
-    wide = min(max(shutil.get_terminal_size().columns, 40), 112) - 12
-    for column, title in ((1, "loss"), (2, "accuracy, %")):
-        print_chart(title, [(letter(i, k), point[0], point[column]) for k in (0, 1) for i, run in enumerate(runs)
-                            for point in run[k]], wide, 16)
-    for i, (path, (_, test, running)) in enumerate(zip(paths, runs)):
-        print(f"{path}, at the end:")
-        if running:
-            print("  {} training: loss {:.3f}, accuracy {:.2f} % (mean since the epoch began)".format(letter(i, 0),
-                                                                                                  *running))
-        if test:
-            print(f"  {letter(i, 1)} test:     loss {test[-1][1]:.3f}, accuracy {test[-1][2]:.2f} %")
-
-
-def letter(run, is_test):
-    return chr(ord("A" if is_test else "a") + run % 26)
-
-
-def print_chart(title, points, wide, high):
-    """points: [(mark, x, y)]; a later point covers an earlier one."""
-    right, top, bottom = max(p[1] for p in points), max(p[2] for p in points), min(p[2] for p in points)
-    range_y = top - bottom or 1
-    rows = [[" "] * wide for _ in range(high)]
-    for mark, x, y in points:
-        rows[round((top - y) / range_y * (high - 1))][round(x / right * (wide - 1))] = mark
-    print(title)
-    for i, row in enumerate(rows):
-        scale = f"{top - i * range_y / (high - 1):9.3f}" if i % 5 == 0 else " " * 9
-        print(f"{scale} |" + "".join(row).rstrip())
-    print(" " * 10 + "+" + "-" * wide + f"\n{'0':>12}{right:{wide - 8}.4g} epochs\n")
 
 
 # --- the page of a run ---------------------------------------------------------------------------
@@ -249,30 +210,11 @@ def shade(share, is_right):
     return [(a + (b - a) * part) / 255 for a, b in zip(light, full)]
 
 
-def draw_bars(paths, output):
-    """A pair of bars for each row of ./ddp bench steps, ours below the article's."""
-    (path,) = paths
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    figure, chart = pyplot().subplots(figsize=(8.5, 3.4), layout="constrained")
-    for below, column, color, label in ((-0.2, "article", "#9aa4b2", "the article: four V100, ImageNet"),
-                                        (0.2, "here", "#5fa5f0", "here: two ranks on one CPU")):
-        times = [float(row[column]) for row in rows]
-        bars = chart.barh([place + below for place in range(len(rows))], times, 0.38, color=color, label=label)
-        chart.bar_label(bars, [f"{value:.2f}" if value else "" for value in times], padding=3)
-    chart.set_yticks(range(len(rows)), [plain(row["program"]) for row in rows])
-    chart.invert_yaxis()
-    chart.set(xlabel="seconds per epoch, relative to DistributedDataParallel")
-    chart.legend(frameon=False)
-    figure.savefig(output)
-    return f"{len(rows)} programs"
-
-
 # --- which view ---------------------------------------------------------------------------------------
 
 # How a file begins: the default name of the picture, and the function that draws it.
 VIEWS = {'{"event":': ("runs.svg", draw_curves), "[": ("run.html", write_page),
-         "index,": ("confusion.svg", draw_confusion), "program,": ("steps.svg", draw_bars)}
+         "index,": ("confusion.svg", draw_confusion)}
 
 
 def view_of(path):
@@ -290,7 +232,6 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png; for a --trace file FILE.html")
-    parser.add_argument("--text", action="store_true", help="curves: draw in the terminal")
     args = parser.parse_args()
     if args.output and not args.output.endswith((".svg", ".png", ".html")):
         parser.error(f"-o must be FILE.svg, FILE.png or FILE.html, not '{args.output}'")
@@ -304,8 +245,6 @@ def choose_view(parser, args):
     kinds = {view[1] for view in views}
     if len(views) > 1 and not kinds <= {draw_curves, write_page}:
         parser.error("only --metrics files can share a picture, and only with a --trace file a page")
-    if args.text and draw is not draw_curves:
-        parser.error("--text is for --metrics files")
     output = args.output or output
     if output.endswith(".html") != (draw is write_page):
         parser.error("FILE.html is for --trace files, FILE.svg and FILE.png for the others")
@@ -316,10 +255,7 @@ def main():
     parser, args = parse()
     try:
         output, draw = choose_view(parser, args)
-        if args.text:
-            print_curves(args.files)
-        else:
-            print(f"{output}: {draw(args.files, output)}", file=sys.stderr)
+        print(f"{output}: {draw(args.files, output)}", file=sys.stderr)
     except FILE_ERRORS as error:
         end_with("plot", args.files, error)
 

@@ -12,7 +12,7 @@ import re
 import sys
 import textwrap
 
-from diff_html import ROOT, inline
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 STYLE = """
 html { font: min(1.5625vw, 2.7777vh)/1.35 system-ui, sans-serif; color: #1f2328; }     /* 20 px at 1280 x 720 */
@@ -54,6 +54,14 @@ addEventListener('keydown', event => {
 });
 show();
 """
+
+
+def inline(text):
+    """Markdown's `code`, *emphasis* and [links](...) in a sentence."""
+    text = html.escape(text, quote=False)
+    text = re.sub(r"`([^`]*)`", r"<code>\1</code>", text)
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"\*+([^*]+)\*+", r"<em>\1</em>", text)
 
 
 def figure(path):

@@ -9,12 +9,9 @@
 #
 # The head and each node have their own processes, hostname, network, mounts and shared memory. Slurm keeps its files
 # (configuration, logs, state) in a tmpfs on /etc/slurm (or /mnt) that only the cluster sees. So when the keeper dies,
-# even by kill -9, the kernel removes all of these. With --loopback, or if the system refuses namespaces, each node is a
-# slurmd on this host's loopback interface.
+# even by kill -9, the kernel removes all of these.
 #
-# The keeper locks $dir/slurm.lock. $dir/keeper holds its pid, $dir/cluster settings for other calls of this script. A
-# second process, the sweeper, waits for the end of the keeper. It removes these files and, without namespaces, the
-# cluster's remaining processes and files.
+# The keeper locks $dir/slurm.lock. $dir/keeper holds its pid, $dir/cluster settings for other calls of this script.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}
@@ -27,13 +24,11 @@ usage()
     cat <<'END'
 ./ddp slurm - a real Slurm cluster of several nodes on this machine
 
-  slurm up N [--cpus C] [--gpus G] [--mpi TYPE] [--loopback]
+  slurm up N [--cpus C] [--gpus G] [--mpi TYPE]
                             start node1 ... nodeN and wait until all are idle
                             --cpus: cores that Slurm assumes per node (default 4; need not match this machine)
                             --gpus: GPUs that each node claims to have (default 0), for options such as --gpus-per-task
                             --mpi: what srun's --mpi is by default (default none; pmix on many clusters)
-                            --loopback: run all nodes on this host, without namespaces, as 127.0.0.11,
-                            127.0.0.12, ...; the default where namespaces are refused
   slurm run COMMAND...      run a command on the head: ./ddp slurm run sbatch job.sbatch, ... run squeue, ... run bash
   slurm node K COMMAND...   run a command on node K: ./ddp slurm node 2 ps aux
   slurm disconnect K        pull out node K's network cable; after 5 s Slurm suspects the node, then requeues its jobs
@@ -41,7 +36,7 @@ usage()
   slurm down                end the cluster and everything that runs on it
   slurm hold N [OPTIONS]    for scripts: like up, but in the foreground; ends with the process that started it
 
-With namespaces, the nodes share this machine's files except /dev/shm and /etc/slurm, and cannot reach other networks;
+The nodes share this machine's files except /dev/shm and /etc/slurm, and cannot reach other networks;
 the logs: ./ddp slurm run ls /etc/slurm/log
 The cluster's directory is DDP_SLURM_DIR, by default build/slurm.
 END
@@ -65,13 +60,12 @@ wait_for()
 # For $nodes nodes, each with $cpus cores and $gpus GPUs; $mpi is the default of srun --mpi. All files are in $base.
 print_slurm_conf()
 {
-    local me k gres='' controller="head(10.77.0.1)"
-    [ "$mode" = hosts ] || controller="${HOSTNAME%%.*}(127.0.0.1)"
+    local me k gres=''
     [ "$gpus" = 0 ] || gres=Gres=gpu:$gpus
     me=$(id -un)
     cat <<END
 ClusterName=ddp
-SlurmctldHost=$controller
+SlurmctldHost=head(10.77.0.1)
 SlurmUser=$me
 SlurmdUser=$me
 AuthType=auth/munge
@@ -108,26 +102,10 @@ JobRequeue=1
 MailProg=/bin/true
 END
     [ -z "$gres" ] || echo "GresTypes=gpu"
-    [ "$mode" = hosts ] || echo "SlurmctldPort=$port"
     for ((k = 1; k <= nodes; k++)); do
-        echo "NodeName=$(node_name $k) $(node_address $k) CPUs=$cpus RealMemory=1000 $gres State=UNKNOWN"
+        echo "NodeName=node$k NodeAddr=10.77.0.$((10 + k)) CPUs=$cpus RealMemory=1000 $gres State=UNKNOWN"
     done
     echo "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
-}
-
-# On the loopback interface, which has all addresses of 127.0.0.0/8, a node's address is also its name.
-node_name()
-{
-    if [ "$mode" = hosts ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi
-}
-
-node_address()
-{
-    if [ "$mode" = hosts ]; then
-        echo "NodeAddr=10.77.0.$((10 + $1))"
-    else
-        echo "NodeHostname=${HOSTNAME%%.*} NodeAddr=$(node_name "$1") Port=$((port + $1))"
-    fi
 }
 
 write_files()
@@ -135,7 +113,7 @@ write_files()
     local k
     mkdir -p "$base"/{state,log,munge,tmp}
     for ((k = 1; k <= nodes; k++)); do
-        mkdir -p "$base/spool.$(node_name $k)" "$base/tmp.$(node_name $k)"
+        mkdir -p "$base/spool.node$k" "$base/tmp.node$k"
     done
     chmod 755 "$base" "$base/munge"
     chmod 1777 "$base/tmp"
@@ -150,8 +128,7 @@ write_files()
 }
 
 # --- in the cluster -------------------------------------------------------------------------------------------------
-# These functions, except pass_on, run in the keeper or in process 1 of a node. $mode is "hosts" (with namespaces)
-# or "loopback".
+# These functions, except pass_on, run in the keeper or in process 1 of a node.
 
 # pass_on VARIABLE...: exports these variables for a new process, `"$self" inside FUNCTION`.
 pass_on()
@@ -233,7 +210,6 @@ outer_pid()
 
 start_daemons()
 {
-    local k
     daemon munged munged -F -f --key-file="$base/munge/key" --socket="$base/munge/socket" \
         --pid-file="$base/munge/pid" --log-file="$base/log/munged.log" --seed-file="$base/munge/seed" \
         --num-threads=2 9>&- &
@@ -241,9 +217,6 @@ start_daemons()
     daemon slurmctld slurmctld -D -i 9>&- &
     started slurmctld scontrol ping
     : >"$base/controlled"
-    [ "$mode" = hosts ] || for ((k = 1; k <= nodes; k++)); do
-        daemon "slurmd.$(node_name $k)" slurmd -D -N "$(node_name $k)" 9>&- &
-    done
     started "a node" all_idle
 }
 
@@ -256,18 +229,14 @@ keep()
     trap 'exit 130' INT
     outer_pid >"$dir/keeper"
     pids[head]=$(cat "$dir/keeper")
-    if [ "$mode" = hosts ]; then
-        make_head
-        for ((k = 1; k <= nodes; k++)); do
-            make_node $k
-            pids[node$k]=$(cat "$base/pid.node$k")
-        done
-        mount_own
-    else
-        write_files
-    fi
+    make_head
+    for ((k = 1; k <= nodes; k++)); do
+        make_node $k
+        pids[node$k]=$(cat "$base/pid.node$k")
+    done
+    mount_own
     start_daemons
-    declare -p mode base nodes pids >"$dir/cluster"
+    declare -p base nodes pids >"$dir/cluster"
     echo ready                                  # the keeper ends here if its reader is gone
     exec 7<>"$base/control" >>"$base/log/keeper.out" 2>&1
     while read -r -u 7 node state; do
@@ -301,23 +270,18 @@ probe()
     unshare --mount --net --uts --ipc --pid --fork mount -t proc proc /proc
 }
 
-# Sets $mode, and $base, the folder of Slurm's files. $base is not in $dir, because Slurm allows no blanks in paths, and
-# only short socket paths.
-choose_mode()
+# Sets $base, the folder of Slurm's files.
+check_spaces()
 {
     local why
-    if [ -z "$loopback" ]; then
-        if why=$( (unshare_all probe) 2>&1 </dev/null); then
-            mode=hosts base=/etc/slurm
-            [ -d $base ] || base=/mnt
-            return
-        fi
-        echo "slurm: no namespaces here (${why%%$'\n'*}): all nodes are on this host's loopback interface"
-    fi
-    mode=loopback base=$(mktemp -d /tmp/ddp-slurm.XXXXXX)
+    why=$( (unshare_all probe) 2>&1 </dev/null) ||
+        die "slurm: this system refuses namespaces (${why%%$'\n'*})" \
+            "run this with sudo; a container must be started with --privileged"
+    base=/etc/slurm
+    [ -d $base ] || base=/mnt
 }
 
-# Locks $dir/slurm.lock as descriptor 9, which exec keeps. The sweeper removes the file.
+# Locks $dir/slurm.lock as descriptor 9, which exec keeps.
 take_lock()
 {
     mkdir -p "$dir"
@@ -327,9 +291,9 @@ take_lock()
         exec 9>>"$dir/slurm.lock"
         flock -w 3 9 || die "slurm: a cluster runs in $dir already" \
             "./ddp slurm down ends it; DDP_SLURM_DIR chooses another folder"
-        [ ! "$dir/slurm.lock" -ef /dev/fd/9 ] || break          # else the last sweeper has just removed this file
+        [ ! "$dir/slurm.lock" -ef /dev/fd/9 ] || break          # else down has just removed this file
     done
-    rm -f "$dir/keeper" "$dir/cluster"          # they remain if this machine was switched off
+    rm -f "$dir/keeper" "$dir/cluster"          # they remain if the keeper was killed
 }
 
 # Becomes the keeper. $caller is the parent that hold must not outlive; empty for up.
@@ -339,51 +303,17 @@ start()
     # shellcheck disable=SC2086
     unset ${!SLURM_@} ${!SBATCH_@} ${!SRUN_@} ${!SALLOC_@}
     take_lock
-    mode='' base='' port=$((12000 + RANDOM % 20000))        # below those that the system assigns
-    choose_mode
-    pass_on dir mode base port nodes cpus gpus mpi
-    setsid "$self" inside sweep </dev/null >/dev/null 2>&1 9>&- &
-    if [ "$mode" = hosts ]; then unshare_all keep; fi
-    export DDP_SLURM=$base
-    exec "$self" inside keep
-}
-
-# The sweeper: waits for the end of the keeper, and removes what is left.
-sweep()
-{
-    local left
-    exec 8>>"$dir/slurm.lock"
-    flock 8
-    if [ "$mode" = loopback ]; then
-        for _ in {1..50}; do
-            left=$(of_this_cluster)
-            [ -n "$left" ] || break
-            # shellcheck disable=SC2086
-            kill -KILL $left 2>/dev/null || true
-            sleep 0.05
-        done
-        rm -rf "$base"
-    fi
-    rm -f "$dir/keeper" "$dir/cluster" "$dir/slurm.lock"
-    rmdir "$dir" 2>/dev/null || true
-}
-
-# Prints the pids of this cluster's processes: those with its DDP_SLURM. Tasks can be started without that variable, so
-# processes with its SLURM_CONF and a SLURM_JOB_ID count, too.
-of_this_cluster()
-{
-    {
-        grep -lzxF "DDP_SLURM=$base" /proc/[0-9]*/environ || true       # some are unreadable, some gone
-        grep -lzxF "SLURM_CONF=$base/slurm.conf" /proc/[0-9]*/environ | xargs -r grep -lz '^SLURM_JOB_ID=' || true
-    } 2>/dev/null | tr -dc '0-9\n' | sort -u
+    check_spaces
+    pass_on dir base nodes cpus gpus mpi
+    unshare_all keep
 }
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
-# Sets $nodes, $cpus, $gpus, $mpi, $loopback.
+# Sets $nodes, $cpus, $gpus, $mpi.
 parse_start()
 {
-    nodes='' cpus=4 gpus=0 mpi=none loopback=''
+    nodes='' cpus=4 gpus=0 mpi=none
     while [ $# -gt 0 ]; do
         case $1 in
         --cpus) number "$1" "${2:-}" 1 256; cpus=$2; shift ;;
@@ -392,7 +322,6 @@ parse_start()
             [[ ${2:-} =~ ^(none|pmi2|pmix)$ ]] || wrong "--mpi is none, pmi2 or pmix, not '${2:-}'"
             mpi=$2
             shift ;;
-        --loopback) loopback=yes ;;
         -*) wrong "unknown option $1" ;;
         *) [ -z "$nodes" ] || wrong "give only one number of nodes, not also '$1'"; nodes=$1 ;;
         esac
@@ -425,7 +354,7 @@ cmd_up()
     parse_start "$@"
     check_programs
     caller=
-    pass_on dir nodes cpus gpus mpi loopback caller
+    pass_on dir nodes cpus gpus mpi caller
     exec 8< <(exec setsid "$self" inside start 2>&1 </dev/null)
     while read -r -t 60 -u 8 line; do
         if [ "$line" = ready ]; then
@@ -445,17 +374,17 @@ cmd_hold()
     parse_start "$@"
     check_programs
     caller=$PPID
-    pass_on dir nodes cpus gpus mpi loopback caller
+    pass_on dir nodes cpus gpus mpi caller
     exec setpriv --pdeathsig KILL "$self" inside start
 }
 
 runs() { [ -e "$dir/slurm.lock" ] && ! flock -s -n "$dir/slurm.lock" true; }
 
-# True inside a cluster with namespaces, for example in a shell that `run bash` has started.
+# True inside a cluster, for example in a shell that `run bash` has started.
 within() { [ -n "${DDP_SLURM:-}" ] && [ -e "$DDP_SLURM/hosts" ]; }
 
 # Ends the script if no cluster is ready, if this user may not use the cluster, or if this shell is inside it. Sets
-# $mode, $base, $nodes, and $pids: each host's process 1. Without namespaces, $pids has only the keeper, as head.
+# $base, $nodes, and $pids: each host's process 1.
 find_cluster()
 {
     ! within || die "slurm: this shell already runs inside the cluster"
@@ -465,16 +394,13 @@ find_cluster()
     kill -0 "${pids[head]}" 2>/dev/null || die "slurm: the cluster in $dir belongs to another user" "run this with sudo"
 }
 
-# enter HOST COMMAND...: execs COMMAND on HOST. With namespaces, COMMAND gets SIGTERM when this process is killed.
+# enter HOST COMMAND...: execs COMMAND on HOST. COMMAND gets SIGTERM when this process is killed.
 enter()
 {
     local host=$1 user=() environment
     shift
     environment=("SLURM_CONF=$base/slurm.conf" "DDP_SLURM=$base" "OMPI_MCA_orte_tmpdir_base=$base/tmp")
     [ $EUID != 0 ] || environment+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
-    # Without namespaces all nodes have the same hostname, and Open MPI would use shared memory between them.
-    [ "$mode" = hosts ] || exec env -u OMPI_MCA_btl_tcp_if_exclude "${environment[@]}" \
-        OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo "$@"
     [ $EUID = 0 ] || user=(--preserve-credentials)
     exec nsenter "${spaces[@]}" "${user[@]}" --target "${pids[$host]}" --root --wdns="$PWD" -- \
         setpriv --pdeathsig TERM -- env "${environment[@]}" "$@"
@@ -510,7 +436,6 @@ cable()
 {
     [ $# = 2 ] || wrong "which node?"
     check_node "$2"
-    [ "$mode" = hosts ] || die "slurm: these nodes have no cables: they share this host's network"
     # shellcheck disable=SC2016
     enter head sh -c 'echo "$1" >"$2/control"' cable "$node $1" "$base"
 }
@@ -523,7 +448,9 @@ cmd_down()
     [ $# = 0 ] || wrong "down: takes no arguments"
     runs || die "slurm: no cluster runs in $dir"
     kill -KILL "$(cat "$dir/keeper")" || die "slurm: the cluster in $dir belongs to another user"
-    wait_for 15 test ! -e "$dir/slurm.lock" || die "slurm: a process of the cluster in $dir does not exit"
+    flock -w 15 "$dir/slurm.lock" rm -f "$dir/keeper" "$dir/cluster" "$dir/slurm.lock" ||
+        die "slurm: a process of the cluster in $dir does not exit"
+    rmdir "$dir" 2>/dev/null || true
 }
 
 dir=${DDP_SLURM_DIR:-$root/build/slurm}

@@ -21,7 +21,6 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 KEPT = 100000                   # events that a page gets when it opens
 MINUTES = 2                     # that the page's own files keep
-CONNECTIONS = 64                # at the same time, each silent for 10 s at most
 SIGNALS = {name: getattr(signal, f"SIG{name}") for name in ("KILL", "STOP", "CONT")}
 
 
@@ -184,17 +183,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = CONNECTIONS
-    free = threading.Semaphore(CONNECTIONS)
-
-    def verify_request(self, request, client_address):
-        return self.free.acquire(blocking=False)
-
-    def process_request_thread(self, request, client_address):
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.free.release()
 
     def handle_error(self, request, client_address):
         if not isinstance(sys.exc_info()[1], ConnectionError):      # a closed page is no error

@@ -1,15 +1,9 @@
 // fuzz_checkpoint.c - libFuzzer target: whatever the bytes are, the checkpoint reader must give a reason to
 // refuse them, or return tensors with different names that fill the file after its header without gaps.
-#include "check.h"
 #include "checkpoint/safetensors.h"
-#include <stdlib.h>
-#include <string.h>
+#include "fuzz.h"
 
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
+#include <string.h>
 
 static void check_tensors(const StFile *file)
 {

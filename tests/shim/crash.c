@@ -8,8 +8,7 @@
 //   CRASH_AT=3                      act at the third write with the text (from 1); default 1
 //   CRASH_DO=KILL                   what to do, before the text is written: send a signal (KILL, ...); EXIT0, EXIT7:
 //                                   _exit with 0, 7; HANG: spin in this thread when it next reads the clock
-//                                   (not in the write, since a write may take long); DEAF: the same, and ignore
-//                                   INT and TERM
+//                                   (not in the write, since a write may take long)
 //   CRASH_WHOM=parent               send the signal to the parent; other values: to the parent's group, as Ctrl-C does;
 //                                   default: to the watched rank
 //   CRASH_NOTE=file                 write the target's process id (a group's: negative) to this file, whose time is the
@@ -66,11 +65,7 @@ static void crash(const char *what)
         usleep(300 * 1000);
     if (strncmp(what, "EXIT", 4) == 0)
         _exit(atoi(what + 4));
-    hangs = strcmp(what, "HANG") == 0 || strcmp(what, "DEAF") == 0;
-    if (strcmp(what, "DEAF") == 0) {
-        signal(SIGINT, SIG_IGN);
-        signal(SIGTERM, SIG_IGN);
-    }
+    hangs = strcmp(what, "HANG") == 0;
 }
 
 static int is_the_one(void)

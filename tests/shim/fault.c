@@ -1,14 +1,15 @@
-// fault.c - simulates disk failures. Preloaded into a program (LD_PRELOAD), it watches the calls that
+// fault.c - simulates a disk that fails or is slow. Preloaded into a program (LD_PRELOAD), it watches the calls that
 // write files and makes one of them fail:
 //
 //   FAULT_PATH=saved/   watch only calls on paths that contain this text, and on files opened by such
 //                       paths; not set: watch nothing
-//   FAULT_CALL=fsync    count only these calls: write, fsync, rename, open, close, unlink; default: any
+//   FAULT_RANK=1        watch only in the process with RANK=1
+//   FAULT_CALL=fsync    count only these calls: write, fsync, rename, open, close, unlink; default: any of these; read
 //   FAULT_AT=3          act on the third counted call (from 1); default: on none
 //   FAULT_DO=ENOSPC     what to do: fail with this error (ENOSPC, EIO, ...);
 //                       or "short": do half of a write, and fail all later ones with ENOSPC;
 //                       or "kill": SIGKILL before the call; or "torn": half of a write, then SIGKILL;
-//                       or "slow": delay this and all later calls by 0.3 s
+//                       or "slow": delay this and all later calls by 0.3 s; or "wait5000": delay this one by 5000 ms
 //   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp 4096"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +28,7 @@
 
 enum { FILES = 1024 };
 static char *watched[FILES];    // by file descriptor: its path, or NULL
-static int counted;
+static _Atomic int counted;
 static bool full;               // after "short": every write fails
 static bool slow;               // after "slow": every call is delayed
 static int log_fd = -1;
@@ -38,8 +39,8 @@ typedef enum Verdict { PASS, FAIL, HALF } Verdict;
 
 static bool watches(const char *path)
 {
-    const char *wanted = getenv("FAULT_PATH");
-    return wanted && wanted[0] && path && strstr(path, wanted);
+    const char *wanted = getenv("FAULT_PATH"), *only = getenv("FAULT_RANK"), *rank = getenv("RANK");
+    return wanted && wanted[0] && path && strstr(path, wanted) && (!only || (rank && strcmp(only, rank) == 0));
 }
 
 static void note(const char *call, const char *path, long long bytes)
@@ -84,6 +85,10 @@ static Verdict judge(const char *call, const char *path, long long bytes)
     }
     if (!now || !what)
         return PASS;
+    if (strncmp(what, "wait", 4) == 0) {
+        usleep(1000 * (useconds_t)atoi(what + 4));
+        return PASS;
+    }
     if (strcmp(what, "kill") == 0 || (strcmp(what, "torn") == 0 && !write))
         raise(SIGKILL);
     if (strcmp(what, "torn") == 0 || (strcmp(what, "short") == 0 && write))
@@ -139,6 +144,14 @@ ssize_t write(int fd, const void *bytes, size_t size)
     if (verdict == HALF)
         return survived(REAL(write)(fd, bytes, half_of(size)));
     return REAL(write)(fd, bytes, size);
+}
+
+ssize_t read(int fd, void *to, size_t size)
+{
+    const char *path = path_of(fd), *only = getenv("FAULT_CALL");
+    if (path && only && strcmp(only, "read") == 0 && judge("read", path, (long long)size) == FAIL)
+        return -1;
+    return REAL(read)(fd, to, size);
 }
 
 static ssize_t stream_write(void *fd, const char *bytes, size_t size)

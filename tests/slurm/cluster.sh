@@ -15,6 +15,11 @@ for cluster_program in slurmctld slurmd munged srun; do
         exit 77
     }
 done
+# shellcheck disable=SC2046
+unshare $([ $EUID = 0 ] || echo --map-root-user) --net true 2>/dev/null || {
+    echo "skipped: namespaces are refused here"
+    exit 77
+}
 slurm=$SRC/tools/slurm.sh
 export DDP_SLURM_DIR=$TMP/slurm
 
@@ -38,7 +43,6 @@ cluster_up()
     grep -qx ready "$log"
 }
 cluster_settled() { grep -qx ready "$1" || ! kill -0 "$2"; }
-has_namespaces() { grep -qF 'mode="hosts"' "$DDP_SLURM_DIR/cluster"; }
 
 on_head() { "$slurm" run "$@"; }
 on_node() { "$slurm" node "$@"; }

@@ -27,6 +27,7 @@ import tempfile
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import DistributedSampler
 
 import gpt
@@ -148,19 +149,20 @@ def trained_here(build, scratch, data, options, path):
 
 
 def test_images(build, scratch, data, options):
-    """Images as bytes, and labels, as our data set has them."""
-    path = f"{scratch}/images.safetensors"
+    """Images as bytes, and labels: as picture files, whose names have the order, in a folder for each class."""
     size = options[:2] if options[0] == "--image-size" else []
-    subprocess.run([f"{build}/../tests/tool_images", "--out", path, "--data", data, *size],
-                   check=True)
-    found = ref.load_file(path)
-    return found["images"], torch.from_numpy(found["labels"].astype(np.int64))
+    subprocess.run([f"{build}/as_folder", "--as-folder", f"{scratch}/tree", "--data", data, *size,
+                    "--train-samples", "10"], check=True)
+    paths = sorted(glob.glob(f"{scratch}/tree/val/*/*.png"), key=os.path.basename)
+    classes = sorted(os.listdir(f"{scratch}/tree/val"))
+    images = np.stack([np.asarray(Image.open(path)) for path in paths]).transpose(0, 3, 1, 2)
+    return images, torch.tensor([classes.index(path.split("/")[-2]) for path in paths])
 
 
 def make_eval(folder):
     build, cifar = os.environ["BUILD"], os.environ["DDP_CIFAR10"]
     for name, (options, statistics) in EVAL.items():
-        data, path = cifar if name == "cifar10" else name, f"{folder}/eval-{name}"
+        data, path = f"cifar10:{cifar}" if name == "cifar10" else name, f"{folder}/eval-{name}"
         with tempfile.TemporaryDirectory() as scratch:
             tensors = trained_here(build, scratch, data, options, f"{path}.safetensors")
             images, labels = test_images(build, scratch, data, options)
