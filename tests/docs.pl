@@ -1,8 +1,7 @@
 # docs.pl ROOT BUILD - checks the documents below ROOT: each link to a file or heading leads somewhere, web addresses
-# are well formed, and the commands, options, files, exercises and functions that the documents name exist. (Whether a
-# program has the options of a command: test_readme_runs.sh.) BUILD contains 01_single_gpu/train; `--help all` of the
-# programs there lists their options. Prints what is wrong, then how much was checked; the exit status is 1 if anything
-# is wrong.
+# are well formed, the commands, options, files, exercises and functions that the documents name exist, and the program
+# that a command starts has the command's options. BUILD contains 01_single_gpu/train; `--help all` of the programs
+# there lists their options. Prints what is wrong, then how much was checked; the exit status is 1 if anything is wrong.
 #
 # docs.pl --commands ROOT - lists commands for test_readme_runs.sh: see list_commands.
 #
@@ -36,11 +35,22 @@ my %known = map { ("--$_" => 1) } qw(
     ntasks-per-node nv open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative
     requeue shm-size signal switches tee time);
 
+# The options of each program: of "03_ddp_fork/train", and of "train", which may be any step's.
+my %options_of;
+
 sub learn_options
 {
-    for (map { `'$_' --help all` } glob("$build/0*/train $build/*/launch $build/comm_bench $build/say")) {
-        my ($no, $option) = /^ +(?:-\w, )? *--(\[no-\])?([\w-]+)/ or next;
-        $known{$_} = 1 for "--$option", $no ? "--no-$option" : ();
+    for my $path (glob("$build/0*/train $build/*/launch $build/comm_bench $build/say")) {
+        my $name = $path =~ s{^\Q$build\E/}{}r;
+        my @names = ($name, $name =~ s{.*/}{}r);
+        $options_of{$_}{'--help'} = 1 for @names;
+        for (`'$path' --help all`) {
+            my ($no, $option) = /^ +(?:-\w, )? *--(\[no-\])?([\w-]+)/ or next;
+            for my $spelling ("--$option", $no ? "--no-$option" : ()) {
+                $known{$spelling} = 1;
+                $options_of{$_}{$spelling} = 1 for @names;
+            }
+        }
     }
     for (map { slurp($_) } glob('exercises/*/change.patch')) {         # options of the learner's program only
         $known{"--$1"} = 1 while /^\+ +\{ "([\w-]+)", /mg;
@@ -60,6 +70,31 @@ sub stands_for
     return $word =~ /\.\.\.|[*<>\[\]{}]/ || $word =~ s/README|LICENSE//r =~ /(?<![a-z])[A-Z]{2,}(?![a-z])/;
 }
 
+# Each option of a command must be one of the program's that the command starts, if it is one of ours. "train" and
+# "launch" on a step's page are that step's. An exercise may have a program with other options.
+sub check_options
+{
+    my ($code) = @_;
+    return if $where =~ m{^exercises/};
+    my ($page) = $where =~ m{^(\d\d_\w+)/};
+    my ($program, $step) = ('', '');
+    for my $word (split ' ', $code) {
+        if ($word =~ m{(?:^|/)(0\d[_-]\w+/(?:train|launch)|comm_bench|say)$}) {
+            $program = $1;
+        } elsif ($word =~ /^(?:train|launch)$/) {
+            $program = $page && $options_of{"$page/$word"} ? "$page/$word" : $word;
+        } elsif ($word =~ m{\./ddp$|^(?:&&|\|\|?|&)$|;$}) {
+            ($program, $step) = ('', '');
+        } elsif ($code =~ m{\./ddp run } && $word =~ /^(0\d)(?:_\w+)?$/) {
+            ($step) = map { s{/train\.c$}{}r } glob("$1_*/train.c");
+        } elsif ($word eq '--' && $step) {
+            $program = "$step/train";
+        } elsif ($word =~ /^(--[a-z][\w-]*)(?:=|$)/ && $options_of{$program} && !$options_of{$program}{$1}) {
+            wrong("$program has no option $1") if $known{$1};
+        }
+    }
+}
+
 my %ddp_commands = map { $_ => 1 } `./ddp help` =~ /^  ([a-z]+)/mg;
 
 sub check_code
@@ -69,6 +104,7 @@ sub check_code
         $options++;
         wrong("no program has an option $option") if !$known{$option};
     }
+    check_options($code);
     for my $command ($code =~ m{(?<![\w/])\./ddp ([a-z]+)(?![\w.])}g) {
         wrong("./ddp has no command $command") if !$ddp_commands{$command};
     }
