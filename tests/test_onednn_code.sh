@@ -10,11 +10,11 @@ perl -e 'for (["train", 4], ["t10k", 4]) {
         open F, ">data/mnist/$part-labels-idx1-ubyte"; print F pack("N2", 0x801, $n), "\0" x $n;
     }'
 
-steps()     # with the instructions up to $1
+steps()     # ISA TYPE...: with the instructions up to ISA
 {
     local arch data amp
     while read -r arch data; do
-        for amp in off bf16; do
+        for amp in "${@:2}"; do
             echo "network: $arch, $data, $amp"
             DNNL_MAX_CPU_ISA=$1 DNNL_VERBOSE=1 "$BUILD/05_ddp_amp/train" -a "$arch" --data "$data" -b 2 \
                 --train-samples 4 --test-samples 2 --max-steps 1 --threads 1 -j 0 --amp $amp || return 1
@@ -30,16 +30,18 @@ fast()      # FILE: prints calls of reference code; fails if there are any, or s
 {
     awk '/^network/ { network = $0 } /,exec,cpu,/ { calls++ }
         /,exec,cpu,[^,]*,ref/ { print network ": " $0; bad = 1 }
-        END { print calls " calls"; exit bad || calls < 500 }' "$1"
+        END { print calls " calls"; exit bad || calls < 300 }' "$1"
 }
 
 last=
-for isa in AVX AVX2 AVX512_CORE ALL; do
+for isa in AVX2 AVX512_CORE ALL; do
     now=$(DNNL_MAX_CPU_ISA=$isa DNNL_VERBOSE=1 "$BUILD/05_ddp_amp/train" -a lenet --data mnist --max-steps 1 -b 2 |
         grep -o 'info,cpu,isa:.*')
     [ "$now" != "$last" ] || continue       # the same instructions as up to the last limit
     last=$now
-    check "steps up to $isa" steps $isa
+    types=(off)
+    [ $isa != ALL ] || types+=(bf16)        # else it is emulated, in f32
+    check "steps up to $isa" steps $isa "${types[@]}"
     mv checked steps.out
     check "no reference code up to $isa: $now" fast steps.out
     cat checked
