@@ -404,7 +404,7 @@ static void normalisation(void)
         { shape(2, 32, 3, 3), .relu = true },
         { shape(6, 32, 3, 4), .add = true, .relu = true },
         { shape(5, 16, 9, 11), .add = true, .relu = true, .two = true },
-        { shape(9, 48, 1, 1), .two = true },
+        { shape(4, 48, 1, 1), .two = true },          // ranks with one row
         { shape(4, 5, 3, 3), .relu = true },        // rows are not aligned
         { shape(4, 16, 5, 5), .offset = 1000 },
         { shape(8, 16, 17, 17), .relu = true, .first = 1e4 },
