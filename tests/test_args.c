@@ -56,7 +56,7 @@ static void parse_line(const void *line) { parse(line); }
 
 TEST(every_type_and_spelling)
 {
-    parse("--batch-size 65536 --seed=-9007199254740991 --lr=-.5 -e --no-shuffle --save - --arch=lenet");
+    parse("--batch-size 65536 --seed=-9007199254740991 --lr -.5 -e --no-shuffle --save - --arch=lenet");
     EXPECT_EQ_INT(v.batch, 65536);              // the largest
     EXPECT_EQ_INT(v.seed, -9007199254740991);
     EXPECT(v.lr == -.5 && v.evaluate && !v.shuffle, "lr is %g", v.lr);
