@@ -25,8 +25,8 @@ void ops_free(Ops *ops)
 
 static bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted) == wanted; }
 
-// A step is faster in bf16 than in f32 with AMX, and on AMD with AVX-512's instructions for bf16. On
-// Intel, those are slower than f32's (docs/benchmarks.md).
+// A step is faster in bf16 than in f32 with AMX, and on AMD with AVX-512's instructions for bf16.
+// On Intel, those are slower than f32's (docs/benchmarks.md).
 Type ops_best_type(const Device *device)
 {
     bool pays = has(dnnl_cpu_isa_avx512_core_amx);
