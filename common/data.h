@@ -49,7 +49,6 @@ typedef struct Data {
     Augment augment;        // of training images
     Augment plain;          // of test images: only normalised
     const char *const *class_names; // (classes), or NULL
-    const char *characters[256]; // the class names of a text
 } Data;
 
 // Finds or makes the data set, checks it, and keeps as many samples as `config` asks for.
@@ -58,8 +57,8 @@ void data_close(Data *data);
 // A number > 0 made from the data's checksum, the number of training samples and `shuffle`. A run
 // that resumes in mid-epoch compares it with the checkpoint's.
 int64_t data_order(const Data *data, bool shuffle);
-// The name of a class, without commas or double quotes: "airplane", "a", "0x0a". NULL if the set
-// has no names (CIFAR-100, synthetic).
+// The name of a class, without commas or double quotes: "airplane". NULL if the set has no names
+// (CIFAR-100, synthetic, a text).
 const char *data_class_name(const Data *data, int label);
 // Of a folder of pictures: the path of sample `id`'s file below the folder. Commas, double quotes,
 // backslashes and control characters become "_".

@@ -122,7 +122,7 @@ TEST(pixels_and_boxes_are_those_of_pillow_and_torchvision)
     EXPECT_EQ_INT(boxes, 4);
 }
 
-// The colours of a picture are its coordinates, so that those of an image show the source of its pixels.
+// Red and green are coordinates, so that those of an image show the source of its pixels. Blue is full, and stays so.
 TEST(crops_and_flips)
 {
     enum { W = 220, H = 150, SIDE = 40 };
@@ -134,7 +134,7 @@ TEST(crops_and_flips)
     int wrong = 0, flips = 0, moved = 0;
     for (int y = 0; y < H; y++)
         for (int x = 0; x < W; x++)
-            rgb[y][x][0] = (uint8_t)x, rgb[y][x][1] = (uint8_t)y;
+            rgb[y][x][0] = (uint8_t)x, rgb[y][x][1] = (uint8_t)y, rgb[y][x][2] = 255;
     CHECK(png_image_write_to_memory(&image, file, &size, 0, rgb, 0, NULL), "", "%s", image.message);
     file_put("coordinates.png", file, size);
     for (int epoch = 0; epoch < 100; epoch++) {
@@ -147,7 +147,7 @@ TEST(crops_and_flips)
                 double column = across->from + (x + 0.5) * across->step - 0.5;
                 double row = down->from + (y + 0.5) * down->step - 0.5;
                 wrong += fabs(out[0][y][room.view.flip ? SIDE - 1 - x : x] - column) > 1 + across->step / 4;
-                wrong += fabs(out[1][y][x] - row) > 1 + down->step / 4 || out[2][y][x] != 0;
+                wrong += fabs(out[1][y][x] - row) > 1 + down->step / 4 || out[2][y][x] != 255;
             }
         make(test_path(""), "coordinates.png", SIDE, &jittered, epoch, &room, &again[0][0][0], &err);
         wrong += memcmp(out, again, sizeof out) != 0;

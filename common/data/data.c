@@ -38,7 +38,7 @@ static const KnownSet known_sets[] = {
       { 0.25f, 0.25f, 0.25f } },
     { "cifar100", "cifar-100-binary", NULL, "./ddp data cifar100 downloads it", cifar100_read, 100,
       true, { 0.5071f, 0.4865f, 0.4409f }, { 0.2673f, 0.2564f, 0.2762f } },
-    { "mnist", "mnist", "/usr/share/datasets/mnist", "./ddp data mnist downloads it", idx_read, 10,
+    { "mnist", "mnist", NULL, "./ddp data mnist downloads it", idx_read, 10,
       false, { 0.1307f }, { 0.3081f },
       { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" } },
     { "shakespeare", "shakespeare/input.txt", NULL, "./ddp data shakespeare downloads it",

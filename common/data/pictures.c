@@ -204,80 +204,78 @@ View view_center(int width, int height, int side)
 //   source   | 0 | 1 | 2 | 3 | 4 | 5 | 6 |       shrinking by 2: output 1 has its centre at 3.0,
 //   weight         .12 .38 .38 .12               and weights for the sources 1 to 4
 //
-// Weights have 22 fractional bits: with 8 bits for the pixel and 2 spare bits that makes 32.
-enum { WEIGHT_BITS = 22, HALF = 1 << (WEIGHT_BITS - 1) };
+// Weights are multiples of 1 / ONE that add up to 1, so that sums of pixels fit in 16 bits.
+enum { ONE = 256 };
 
-// The centre of output pixel i, which depends on the source pixels *first to *end - 1.
-static double pixels_of(const Span *span, int i, int *first, int *end)
+static double reach_of(const Span *span) { return fmax(1, span->step); }
+
+// How many source pixels an output pixel depends on, at most.
+static int taps_of(const Span *span)
 {
-    double reach = fmax(1, span->step), centre = span->from + (i + 0.5) * span->step;
-    int low = (int)(centre - reach + 0.5), high = (int)(centre + reach + 0.5);
-    *first = low > span->low ? low : span->low;
-    *end = high < span->high ? high : span->high;
-    return centre;
+    return (int)fmin(ceil(2 * reach_of(span)), span->high - span->low);
+}
+
+// The first of them.
+static int first_of(const Span *span, int i)
+{
+    double first = span->from + (i + 0.5) * span->step - reach_of(span) + 0.5;
+    return (int)fmin(fmax(first, span->low), span->high - taps_of(span));
+}
+
+static void weights_of(const Span *span, int i, uint32_t *weights)
+{
+    const int first = first_of(span, i), taps = taps_of(span);
+    const double reach = reach_of(span), centre = span->from + (i + 0.5) * span->step;
+    double sum = 0, part = 0;
+    for (int k = 0; k < taps; k++)
+        sum += fmax(0, reach - fabs(first + k + 0.5 - centre));
+    for (int k = 0, given = 0; k < taps; k++, given += weights[k - 1]) {
+        part += fmax(0, reach - fabs(first + k + 0.5 - centre));
+        weights[k] = (int)(ONE * part / sum + 0.5) - given;
+    }
 }
 
 // The part of a picture on which its view depends, in an image of side x side pixels.
 static Rect view_needs(const View *view, int side)
 {
-    Rect r;
-    int unused, right, bottom;
-    pixels_of(&view->x, 0, &r.x, &unused);
-    pixels_of(&view->x, side - 1, &unused, &right);
-    pixels_of(&view->y, 0, &r.y, &unused);
-    pixels_of(&view->y, side - 1, &unused, &bottom);
-    r.width = right - r.x;
-    r.height = bottom - r.y;
-    return r;
+    const int x = first_of(&view->x, 0), y = first_of(&view->y, 0);
+    return (Rect){ x, y, first_of(&view->x, side - 1) + taps_of(&view->x) - x,
+                   first_of(&view->y, side - 1) + taps_of(&view->y) - y };
 }
 
-static size_t most_weights(const Span *span) { return 2 * (size_t)ceil(fmax(1, span->step)) + 1; }
-
-// Returns how many source pixels count for output pixel i; the first one is *first.
-static int weights_of(const Span *span, int i, int *first, int32_t *weights)
+// The mean of rows of `count` bytes, which are `step` bytes apart.
+static void rows_mean(const uint8_t *restrict from, size_t step, const uint32_t *weights, int taps,
+                      size_t count, uint16_t *restrict mean)
 {
-    int end;
-    double centre = pixels_of(span, i, first, &end), reach = fmax(1, span->step), sum = 0;
-    for (int x = *first; x < end; x++)
-        sum += fmax(0, reach - fabs(x + 0.5 - centre));
-    for (int x = *first; x < end; x++)
-        *weights++ = (int32_t)(0.5 + fmax(0, reach - fabs(x + 0.5 - centre)) / sum *
-                                         (1 << WEIGHT_BITS));
-    return end - *first;
+    for (size_t x = 0; x < count; x++)
+        mean[x] = ONE / 2;
+    for (int k = 0; k < taps; k++, from += step) {
+        const uint16_t weight = (uint16_t)weights[k];
+        for (size_t x = 0; x < count; x++)
+            mean[x] += from[x] * weight;
+    }
+    for (size_t x = 0; x < count; x++)
+        mean[x] /= ONE;
 }
 
-// The mean of `count` rows of bytes, which are `step` bytes apart.
-static void rows_mean(const uint8_t *restrict from, size_t step, const int32_t *weights, int count,
-                      size_t bytes, int32_t *restrict sums, uint8_t *restrict mean)
-{
-    for (size_t x = 0; x < bytes; x++)
-        sums[x] = HALF;
-    for (int k = 0; k < count; k++, from += step)
-        for (size_t x = 0; x < bytes; x++)
-            sums[x] += from[x] * weights[k];
-    for (size_t x = 0; x < bytes; x++)
-        mean[x] = (uint8_t)(sums[x] >> WEIGHT_BITS);
-}
-
-// Resizes a row of pixels, of which the first is source pixel x, to a row in each of the planes
-// red, green and blue. table: for each output pixel the first source pixel, the number of weights,
-// and the weights.
-static void row_resize(const View *view, const int32_t *table, int side, const uint8_t *pixels,
-                       int x, uint8_t *out)
+// Resizes a row of pixels to a row in each of the planes red, green and blue. table: for each
+// output pixel its first source pixel, and the weights. All colours are added up at once, in a
+// number with 16 bits for each. The upper 16 bits come from the next pixel, and are not used.
+static void row_resize(const uint32_t *table, int taps, int side, bool flip, const uint16_t *row,
+                       uint8_t *out)
 {
     const size_t plane = (size_t)side * side;
-    for (int i = 0; i < side; i++, table += 2 + most_weights(&view->x)) {
-        const uint8_t *from = pixels + 3 * (table[0] - x);
-        int32_t red = HALF, green = HALF, blue = HALF;
-        for (int k = 0; k < table[1]; k++, from += 3) {
-            red += from[0] * table[2 + k];
-            green += from[1] * table[2 + k];
-            blue += from[2] * table[2 + k];
+    for (int i = 0; i < side; i++, table += 1 + taps) {
+        const uint16_t *from = row + 3 * table[0];
+        uint64_t sums = (ONE / 2) * 0x0001000100010001u, pixel;
+        for (int k = 0; k < taps; k++, from += 3) {
+            memcpy(&pixel, from, sizeof pixel);
+            sums += pixel * table[1 + k];
         }
-        uint8_t *to = out + (view->flip ? side - 1 - i : i);
-        to[0] = (uint8_t)(red >> WEIGHT_BITS);
-        to[plane] = (uint8_t)(green >> WEIGHT_BITS);
-        to[2 * plane] = (uint8_t)(blue >> WEIGHT_BITS);
+        uint8_t *to = out + (flip ? side - 1 - i : i);
+        to[0] = (uint8_t)(sums / ONE);
+        to[plane] = (uint8_t)(sums / ONE >> 16);
+        to[2 * plane] = (uint8_t)(sums / ONE >> 32);
     }
 }
 
@@ -295,19 +293,23 @@ void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int si
                     PictureRoom *room, uint8_t *out)
 {
     const Rect needs = view_needs(view, side);
-    const size_t entry = 2 + most_weights(&view->x), width = 3 * (size_t)needs.width;
-    const size_t numbers = side * entry + most_weights(&view->y) + width;
-    int32_t *table = room->tables = grown(room->tables, &room->tables_room,
-                                          numbers * sizeof *table + width);
-    int32_t *weights = table + side * entry, *sums = weights + most_weights(&view->y);
-    uint8_t *mean = (uint8_t *)(sums + width);
-    for (int i = 0; i < side; i++)
-        table[i * entry + 1] = weights_of(&view->x, i, &table[i * entry], &table[i * entry + 2]);
+    const int across = taps_of(&view->x), down = taps_of(&view->y);
+    const size_t entry = 1 + across, values = 3 * (size_t)needs.width;
+    uint32_t *table = room->tables = grown(room->tables, &room->tables_room,
+        (side * entry + down) * sizeof *table + (values + 1) * sizeof(uint16_t));
+    uint32_t *weights = table + side * entry;
+    uint16_t *mean = (uint16_t *)(weights + down);
+    for (int i = 0; i < side; i++) {
+        table[i * entry] = first_of(&view->x, i) - needs.x;
+        weights_of(&view->x, i, &table[i * entry + 1]);
+    }
+    mean[values] = 0;       // row_resize reads it
     for (int i = 0; i < side; i++, out += side) {
-        int y, count = weights_of(&view->y, i, &y, weights);
-        const uint8_t *from = rgb + 3 * ((size_t)(y - at->y) * at->width + needs.x - at->x);
-        rows_mean(from, (size_t)3 * at->width, weights, count, width, sums, mean);
-        row_resize(view, table, side, mean, needs.x, out);
+        const size_t y = first_of(&view->y, i) - at->y;
+        weights_of(&view->y, i, weights);
+        rows_mean(rgb + 3 * (y * at->width + needs.x - at->x), (size_t)3 * at->width, weights, down,
+                  values, mean);
+        row_resize(table, across, side, view->flip, mean, out);
     }
 }
 

@@ -13,7 +13,6 @@
 #include "data/formats.h"
 #include "rng.h"
 
-#include <ctype.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,17 +42,8 @@ static int64_t words_shuffle(uint8_t *bytes, int64_t size)
     return to;
 }
 
-// "a", or "0x0a" for what is not visible ASCII, and for commas and double quotes.
-static const char *byte_name(int byte)
-{
-    static char names[256][8];
-    bool plain = byte < 128 && isgraph(byte) && byte != ',' && byte != '"';
-    snprintf(names[byte], sizeof names[byte], plain ? "%c" : "0x%02x", byte);
-    return names[byte];
-}
-
-// Fills in the vocabulary and the names of the tokens, and replaces each byte with its token.
-// Returns the number of different tokens.
+// Fills in the vocabulary, and replaces each byte with its token. Returns the number of different
+// tokens.
 static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
 {
     uint8_t token_of[256] = { 0 };
@@ -64,7 +54,6 @@ static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
     for (int byte = 0; byte < 256; byte++)
         if (occurs[byte]) {
             snprintf(data->vocabulary + 2 * count, 3, "%02x", byte);
-            data->characters[count] = byte_name(byte);
             token_of[byte] = (uint8_t)count++;
         }
     for (int64_t i = 0; i < size; i++)
@@ -101,7 +90,6 @@ static bool tokens_read(Data *data, const char *path, int block, bool words, Err
         windows_make(&data->test, file.bytes + part, size - part, block, 0, classes);
         snprintf(data->samples, sizeof data->samples, "windows of %d bytes", block);
         data->unit = "bytes";
-        data->class_names = data->characters;
         data_checksum(data, &crc, sizeof crc);
         data_checksum(data, &block, sizeof block);
     }
