@@ -8,11 +8,10 @@
 static void average_short(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Compress *c = arg;
-    Ops *ops = c->model->ops;
     uint16_t *sent = c->sent + (grads - c->model->grads);
-    values_narrow(ops, stream, c->type, count, grads, 1.0f / (float)comm_size(comm), sent);
+    values_narrow(stream, c->type, count, grads, 1.0f / (float)comm_size(comm), sent);
     comm_all_reduce(comm, stream, sent, count, c->type == TYPE_F16 ? COMM_F16 : COMM_BF16);
-    values_widen(ops, stream, c->type, count, sent, grads);
+    values_widen(stream, c->type, count, sent, grads);
 }
 
 void compress_begin(Compress *c, const char *type, Model *model, Ddp *ddp)

@@ -197,8 +197,7 @@ typedef struct OpArgs {
 } OpArgs;
 
 typedef struct Op Op;
-// `like` (or NULL) is the same layer's operation at a different batch size.
-Op *op_new(Ops *ops, const OpSpec *spec, const Op *like);
+Op *op_new(Ops *ops, const OpSpec *spec);
 void op_free(Op *op);
 Shape op_output(const Op *op);
 void op_forward(const Op *op, const OpArgs *args);
@@ -288,11 +287,10 @@ void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scal
 void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars);
 
 // On any stream of the device: narrow = values * factor, rounded to the type.
-void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
-                   float factor, void *narrow);
+void values_narrow(Stream *stream, Type type, size_t count, const float *values, float factor,
+                   void *narrow);
 // On any stream of the device: values = narrow.
-void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
-                  float *values);
+void values_widen(Stream *stream, Type type, size_t count, const void *narrow, float *values);
 
 // --- images --------------------------------------------------------------------------------------
 

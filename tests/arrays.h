@@ -54,7 +54,7 @@ static inline double *zeros(size_t count) { return host_memory(count * sizeof(do
 
 static inline void run_op(const OpSpec *spec, const OpArgs *args)
 {
-    Op *op = op_new(ops, spec, NULL);
+    Op *op = op_new(ops, spec);
     op_forward(op, args);
     op_backward(op, args);
     op_free(op);

@@ -123,7 +123,7 @@ static inline void images_set(StepRun *run, const float *images)
                 host[(n * pixels + p) * s.c + c] = *images++;
     float *wide = device_alloc(model->device, shape_count(s) * sizeof(float));
     send_to_device(model, wide, host, shape_count(s) * sizeof(float));
-    values_narrow(model->ops, device_stream(model->device), s.type, shape_count(s), wide, 1, run->inputs);
+    values_narrow(device_stream(model->device), s.type, shape_count(s), wide, 1, run->inputs);
     stream_sync(device_stream(model->device));
     device_free(model->device, wide);
     free(host);

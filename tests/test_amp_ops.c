@@ -206,9 +206,9 @@ static void check_short(Type type, size_t count, float factor)
     uint16_t *narrow = memory(count * sizeof *narrow);
     float *again = memory(count * sizeof *again);
     size_t wrong = 0;
-    values_narrow(ops, device_stream(device), type, count, to_device(values, count * sizeof *values),
+    values_narrow(device_stream(device), type, count, to_device(values, count * sizeof *values),
                   factor, narrow);
-    values_widen(ops, device_stream(device), type, count, narrow, again);
+    values_widen(device_stream(device), type, count, narrow, again);
     const uint16_t *half = to_host(narrow, count * sizeof *half);
     const float *wide = to_host(again, count * sizeof *wide);
     for (size_t i = 0; i < count; i++) {

@@ -84,7 +84,7 @@ static const void *weights_to_read(const Op *conv, const float *arena)
     if (type == TYPE_F32)
         return arena;
     void *copy = memory(count * type_size(type));
-    values_narrow(ops, device_stream(device), type, count, arena, 1, copy);
+    values_narrow(device_stream(device), type, count, arena, 1, copy);
     return copy;
 }
 
@@ -99,7 +99,7 @@ static void *output_gradient(const OpSpec *s, Shape y, const double *dy)
 
 static void check_conv(OpSpec spec)
 {
-    Op *conv = op_new(ops, &spec, NULL);
+    Op *conv = op_new(ops, &spec);
     size_t weights = (size_t)spec.out_channels * spec.x.c * spec.kernel_h * spec.kernel_w;
     Shape y = op_output(conv), channels = row((size_t)spec.out_channels);
     ConvArrays a = conv_plain(&spec, y);
@@ -181,7 +181,7 @@ static void a_recorded_convolution(void)
     OpSpec small = { OP_CONV, shape(2, 16, 6, 5), 16, 3, 3, 1, 1, false, false };
     OpSpec large = { OP_CONV, { 64, 32, 1, 1, TYPE_BF16 }, 1024, 1, 1, 1, 0, true, true, true };
     Replay *replay = replay_new(device, 1);
-    Recorded step = { .conv = op_new(own, &small, NULL) };
+    Recorded step = { .conv = op_new(own, &small) };
     Shape y = op_output(step.conv);
     ConvArrays a = conv_plain(&small, y);
     float *dead;
@@ -189,7 +189,7 @@ static void a_recorded_convolution(void)
     step.args = (OpArgs){ .x = activation(small.x, a.x), .y = out, .w = import(step.conv, a.w, 16 * 16 * 9, &dead) };
     for (int i = 0; i < 3; i++)
         replay_run(replay, 0, recorded_forward, &step);
-    Op *later = op_new(own, &large, NULL);
+    Op *later = op_new(own, &large);
     fill_zero(device_stream(device), out, shape_bytes(y));
     replay_run(replay, 0, recorded_forward, &step);
     expect_near("replayed", y, out, a.y, 0, 1e-5);
@@ -367,7 +367,7 @@ static void check_norm(const NormCase *n, int ranks)
     for (int k = 0; k < ranks; k++) {
         OpSpec spec = { .kind = OP_NORM, .x = s, .relu = n->relu };
         spec.x.n = s.n * (k + 1) / ranks - s.n * k / ranks;
-        norm[k] = op_new(ops, &spec, NULL);
+        norm[k] = op_new(ops, &spec);
         shared.t[0][k] = norm_tensors(channels, &a);
         shared.t[1][k] = norm_tensors(channels, &a);
     }

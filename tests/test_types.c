@@ -39,8 +39,8 @@ TEST(all_numbers_to_f32_and_back)
         all[i] = (uint16_t)i;
     for (const Format *f = formats; f < formats + 2; f++) {
         int wrong = 0;
-        values_widen(ops, device_stream(device), f->type, 65536, all, wide);
-        values_narrow(ops, device_stream(device), f->type, 65536, wide, 1, back);
+        values_widen(device_stream(device), f->type, 65536, all, wide);
+        values_narrow(device_stream(device), f->type, 65536, wide, 1, back);
         for (int i = 0; i < 65536; i++) {
             double value = value_of(f, i, true);
             wrong += !same(wide[i], value) || !same(load_one(f->type, all, (size_t)i), value)
@@ -70,7 +70,7 @@ TEST(between_numbers)
                     wanted[n++] = (uint16_t)(sign | nearest[k]);
                 }
             }
-        values_narrow(ops, device_stream(device), f->type, (size_t)n, values, 1, loop);
+        values_narrow(device_stream(device), f->type, (size_t)n, values, 1, loop);
         for (int i = 0; i < n; i++) {
             store_one(f->type, one, 0, values[i]);
             wrong += (loop[i] != wanted[i]) + (one[0] != wanted[i]);

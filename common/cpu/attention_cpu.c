@@ -78,7 +78,7 @@ static void plan_head(Attention *a, Head *head, size_t *scratch)
         dnn_md_free(all[i]);
 }
 
-void *attention_new(const Op *op, const void *like)
+void *attention_new(const Op *op)
 {
     Ops *ops = op->ops;
     const OpSpec *spec = &op->spec;
@@ -195,7 +195,7 @@ void attention_forward(const Op *op, const OpArgs *args)
         multiply(a, own, VALUES, own->factor, head_in(a, qkv, i, 2), head_out(a, to, i));
     }
     if (emulated)
-        values_narrow(a->ops, compute(a->ops), a->type, count / 3, room, 1, args->y);
+        values_narrow(compute(a->ops), a->type, count / 3, room, 1, args->y);
 }
 
 void attention_backward(const Op *op, const OpArgs *args)
@@ -211,5 +211,5 @@ void attention_backward(const Op *op, const OpArgs *args)
     for (int i = 0; i < a->samples * a->spec.heads; i++)
         head_backward(a, &a->heads[omp_get_thread_num()], qkv, dy, i, args->keys, to);
     if (emulated)
-        values_narrow(a->ops, compute(a->ops), a->type, count, room, 1, args->dx);
+        values_narrow(compute(a->ops), a->type, count, room, 1, args->dx);
 }

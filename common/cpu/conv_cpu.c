@@ -206,7 +206,7 @@ static void plan_convolution(Conv *c)
 
 // --- op.h ----------------------------------------------------------------------------------------
 
-void *conv_new(const Op *op, const void *like)
+void *conv_new(const Op *op)
 {
     Conv *c = xcalloc(1, sizeof *c);
     Ops *ops = c->ops = op->ops;
@@ -266,7 +266,7 @@ static const void *weights_for(const Conv *c, const Pass *pass, const void *w, f
 static const void *gradient(const Conv *c, const void *dy, float **room)
 {
     if (c->short_dy) {
-        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->y), dy, 1, c->short_dy);
+        values_narrow(compute(c->ops), c->type, shape_count(c->y), dy, 1, c->short_dy);
         dy = c->short_dy;
     }
     return widened(c, shape_count(c->y), dy, room);
@@ -282,7 +282,7 @@ void conv_forward(const Op *op, const OpArgs *a)
     dnn_run(&c->forward.run, c->ops->stream,
             (void *[]){ (void *)x, (void *)w, y, (void *)a->bias });
     if (c->emulates)
-        values_narrow(c->ops, compute(c->ops), c->y_type, shape_count(c->y), y, 1, a->y);
+        values_narrow(compute(c->ops), c->y_type, shape_count(c->y), y, 1, a->y);
 }
 
 static void backward_data(const Conv *c, const OpArgs *a)
@@ -293,7 +293,7 @@ static void backward_data(const Conv *c, const OpArgs *a)
     void *dx = c->emulates ? room : a->dx;
     dnn_run(&c->backward_data.run, c->ops->stream, (void *[]){ (void *)dy, (void *)w, dx });
     if (c->emulates)
-        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->spec.x), dx, 1, a->dx);
+        values_narrow(compute(c->ops), c->type, shape_count(c->spec.x), dx, 1, a->dx);
 }
 
 static void backward_weights(const Conv *c, const OpArgs *a)

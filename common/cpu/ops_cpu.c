@@ -8,7 +8,6 @@ Ops *ops_new(Device *device, const OpsConfig *config)
 {
     Ops *ops = xcalloc(1, sizeof *ops);
     ops->device = device;
-    ops->norm_processes = 1;
     DNN_CHECK(dnnl_engine_create(&ops->engine, dnnl_cpu, 0));
     DNN_CHECK(dnnl_stream_create(&ops->stream, ops->engine, dnnl_stream_default_flags));
     return ops;

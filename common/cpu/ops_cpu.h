@@ -12,7 +12,7 @@ struct Ops {
     float *wide;            // for one emulated operation at a time: its inputs and outputs, in f32
     size_t wide_count;
 
-    int norm_processes;     // processes that share BatchNorm's statistics
+    int norm_processes;     // processes that share a BatchNorm batch; 0, 1: none do
     OpsGather norm_gather;
     void *norm_gather_arg;
 };
@@ -31,7 +31,7 @@ static inline const void *ops_widened(Ops *ops, bool emulated, Type type, size_t
     float *copy = *room;
     if (!emulated)
         return values;
-    values_widen(ops, compute(ops), type, count, values, copy);
+    values_widen(compute(ops), type, count, values, copy);
     *room += count;
     return copy;
 }

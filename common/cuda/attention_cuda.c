@@ -30,7 +30,7 @@ typedef struct Attention {
     size_t at[PARTS];           // in scratch memory
 } Attention;
 
-void *attention_new(const Op *op, const void *like)
+void *attention_new(const Op *op)
 {
     Ops *ops = op->ops;
     const OpSpec *spec = &op->spec;

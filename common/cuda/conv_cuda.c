@@ -28,8 +28,6 @@ typedef struct Conv {
     size_t aside_at[PASS_COUNT];    // where our part of scratch memory begins, after the library's
 } Conv;
 
-enum { ALIGNMENT = 16 };            // bytes: of x, w and y
-
 static cudnnDataType_t cudnn_type(Type type)
 {
     return type == TYPE_F32    ? CUDNN_DATA_FLOAT
@@ -104,14 +102,27 @@ static float time_plan(const ConvPlan *plan, void *arg)
     return ms / TRIAL_RUNS;
 }
 
+static bool is_same(ConvProblem a, ConvProblem b) { return memcmp(&a, &b, sizeof a) == 0; }
+
 // The plan for a pass over this problem: from an earlier call, or new. cuDNN only guesses which of
 // its engines is the fastest. In a race, its best guesses are timed.
-static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass, bool race)
+//
+// There is no race if bits must be the same in every run, because each run may have a different
+// winner; if other processes slow down the engines; and for a second batch size, as memory may be
+// short.
+static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass)
 {
+    bool race = !ops->config.deterministic && !ops->device->takes_turns;
     struct TunedPlan *tuned;
-    for (tuned = ops->plans; tuned; tuned = tuned->next)
-        if (tuned->pass == pass && memcmp(&tuned->problem, p, sizeof *p) == 0)
+    for (tuned = ops->plans; tuned; tuned = tuned->next) {
+        ConvProblem other = tuned->problem;
+        if (tuned->pass != pass)
+            continue;
+        if (is_same(other, *p))
             return &tuned->plan;
+        other.n = p->n;
+        race = race && !is_same(other, *p);
+    }
     size_t each = p->dtype == CUDNN_DATA_FLOAT ? sizeof(float) : sizeof(uint16_t);
     Trial trial = { .lane = lane_of(ops, pass) };
     const PlanRules rules = {
@@ -208,18 +219,13 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 
 // cuDNN has no engine that makes f32 gradients from 16-bit tensors. So, as in PyTorch, gradients
 // are rounded to the tensors' type. y is rounded, too, before a bias is added.
-//
-// There is no race if bits must be the same in every run, because each run may have a different
-// winner. There is none for a second batch size either, as memory may be short, or if other
-// processes slow down the engines.
-static void find_plans(Conv *conv, const ConvProblem *problem, bool is_first)
+static void find_plans(Conv *conv, const ConvProblem *problem)
 {
-    bool race = !conv->ops->config.deterministic && is_first && !conv->ops->device->takes_turns;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
         if (pass == PASS_DATA && !conv->spec.needs_dx)
             continue;
         conv->results[pass] = conv->spec.x.type;
-        conv->plans[pass] = find_plan(conv->ops, problem, pass, race);
+        conv->plans[pass] = find_plan(conv->ops, problem, pass);
         need_scratch(conv, pass, (size_t)conv->plans[pass]->workspace);
     }
 }
@@ -233,7 +239,7 @@ void conv_plans_free(Ops *ops)
     }
 }
 
-void *conv_new(const Op *op, const void *like)
+void *conv_new(const Op *op)
 {
     Conv *conv = xcalloc(1, sizeof *conv);
     const OpSpec *spec = &op->spec;
@@ -251,7 +257,7 @@ void *conv_new(const Op *op, const void *like)
     if (conv->is_product)
         make_products(conv, &problem);
     else
-        find_plans(conv, &problem, !like);
+        find_plans(conv, &problem);
     return conv;
 }
 
@@ -270,10 +276,8 @@ static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, co
 {
     const Ops *ops = conv->ops;
     const Lane *lane = lane_of(conv->ops, pass);
-    CHECK(((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % ALIGNMENT == 0, "",
-          "a convolution's tensors must be aligned to 16 bytes: x %p, w %p, y %p", x, w, y);
+    void *px = (void *)x, *pw = (void *)w, *py = (void *)y;
     device_use(ops->device);
-    void *px = (void *)(uintptr_t)x, *pw = (void *)(uintptr_t)w, *py = (void *)(uintptr_t)y;
     if (!conv->is_product) {
         conv_plan_run(conv->plans[pass], lane->cudnn, px, pw, py, lane->scratch);
     } else if (pass == PASS_FORWARD) {
@@ -308,8 +312,8 @@ static const void *gradient(const Conv *conv, ConvPass pass, const void *dy)
 {
     if (conv->y.type == conv->spec.x.type)
         return dy;
-    values_narrow(conv->ops, lane_of(conv->ops, pass)->stream, conv->spec.x.type,
-                  shape_count(conv->y), dy, 1, aside(conv, pass));
+    values_narrow(lane_of(conv->ops, pass)->stream, conv->spec.x.type, shape_count(conv->y), dy, 1,
+                  aside(conv, pass));
     return aside(conv, pass);
 }
 
@@ -320,7 +324,7 @@ static void backward_weights(Conv *conv, const OpArgs *a)
     ops_fork(conv->ops);
     run_pass(conv, PASS_WEIGHTS, a->x, sums, gradient(conv, PASS_WEIGHTS, a->dy1));
     if (result != TYPE_F32)
-        values_widen(conv->ops, conv->ops->beside.stream, result, conv->live_count, sums, a->dw);
+        values_widen(conv->ops->beside.stream, result, conv->live_count, sums, a->dw);
     if (conv->spec.bias)
         bias_gradient(conv->ops->beside.stream, conv->y.type, output_rows(conv), conv->y.c,
                       a->dy1, a->dbias);

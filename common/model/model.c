@@ -425,8 +425,8 @@ void model_cast_weights(Model *model)
 {
     Type type = model->config.type;
     if (type != TYPE_F32)
-        values_narrow(model->ops, device_stream(model->device), type, model->grad_count,
-                      model->params, 1, model->weights);
+        values_narrow(device_stream(model->device), type, model->grad_count, model->params, 1,
+                      model->weights);
 }
 
 static NormTensors norm_tensors(const Model *model, const Layer *l)

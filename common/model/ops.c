@@ -46,12 +46,12 @@ static const struct {
     [OP_ADD] = { same, add_forward, add_backward },
 };
 
-Op *op_new(Ops *ops, const OpSpec *spec, const Op *like)
+Op *op_new(Ops *ops, const OpSpec *spec)
 {
     Op *op = xcalloc(1, sizeof *op);
     *op = (Op){ ops, *spec, kinds[spec->kind].output(spec) };
     if (kinds[spec->kind].new)
-        op->own = kinds[spec->kind].new(op, like ? like->own : NULL);
+        op->own = kinds[spec->kind].new(op);
     return op;
 }
 

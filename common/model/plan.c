@@ -43,7 +43,7 @@ Plan *plan_for(Model *model, int rows)
     for (int i = 0; i < net->layer_count; i++) {
         OpSpec spec = spec_of(model, plan, i);
         progress_beat();
-        plan->ops[i] = op_new(model->ops, &spec, net->plans ? net->plans->ops[i] : NULL);
+        plan->ops[i] = op_new(model->ops, &spec);
         plan->shapes[net->layers[i].out] = op_output(plan->ops[i]);
     }
     Plan **end = &net->plans;

@@ -239,7 +239,7 @@ typedef struct Norm {
     NormJob job;
 } Norm;
 
-void *norm_new(const Op *op, const void *like)
+void *norm_new(const Op *op)
 {
     Norm *norm = (Norm *)xcalloc(1, sizeof *norm);
     NormJob *j = &norm->job;

@@ -11,7 +11,7 @@ struct Op {
 };
 
 typedef Shape OpOutput(const OpSpec *spec);
-typedef void *OpNew(const Op *op, const void *like);    // like: the other operation's own, or NULL
+typedef void *OpNew(const Op *op);
 typedef void OpRun(const Op *op, const OpArgs *args);
 typedef void OpFree(void *own);
 

@@ -351,15 +351,14 @@ INLINE void add_more(const ArrayJob *j, Type type, At at)
 }
 CELLS_F32(add_more, ArrayJob)
 
-void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
-                   float factor, void *out)
+void values_narrow(Stream *stream, Type type, size_t count, const float *values, float factor,
+                   void *out)
 {
     ArrayJob job = { .from = values, .to = out, .factor = factor };
     RUN_CELLS(narrow, stream, array_of(type, count), &job);
 }
 
-void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
-                  float *values)
+void values_widen(Stream *stream, Type type, size_t count, const void *narrow, float *values)
 {
     ArrayJob job = { .from = narrow, .to = values };
     RUN_CELLS(widen, stream, array_of(type, count), &job);
@@ -367,7 +366,7 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
 
 void values_scale(Stream *stream, float *values, size_t count, float factor)
 {
-    values_narrow(NULL, stream, TYPE_F32, count, values, factor, values);
+    values_narrow(stream, TYPE_F32, count, values, factor, values);
 }
 
 void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
