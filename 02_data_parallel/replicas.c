@@ -228,9 +228,9 @@ void replicas_report(Replicas *replicas, Log *log)
     for (int i = 0; i < replicas->count; i++) {
         const Replica *replica = &replicas->replica[i];
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s: %zu MiB", i ? ", " : "",
-                 replica->name, device_peak_bytes(replica->device) >> 20);
+                 replica->name, device_bytes(replica->device) >> 20);
     }
-    log_say(log, "   == memory: %s (peak)", text);
+    log_say(log, "   == memory: %s", text);
     if (replicas->network.rate > 0)
         log_say(log, "   == link: %.3f MB in the last step", (double)replicas->network.bytes / 1e6);
 }

@@ -34,7 +34,7 @@ void device_close(Device *device);               // also frees what is left of i
 void device_use(Device *device);                 // makes it the calling thread's current device
 const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"
 int device_threads(const Device *device);        // CUDA: 0
-size_t device_peak_bytes(const Device *device);  // of device_alloc's memory, so far
+size_t device_bytes(const Device *device);       // of device_alloc's memory
 bool device_shares_memory(const Device *device);
 
 // Device memory, filled with zeros. If there is not enough, prints the size and ends the program.
@@ -91,7 +91,7 @@ void event_sync(Event *event);                   // the host waits for the event
 // step must do the same work for the same key: values that change (learning rate, loss scale) have
 // to be read from device memory. A recording contains addresses and sizes, so give each buffer that
 // step reads its own key, and a short last batch a different one. Nothing is recorded on the CPU,
-// with `keys` 0, and after replay_forbid: every call then calls step.
+// and after replay_forbid: every call then calls step.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.

@@ -75,7 +75,6 @@ FAKE_NCCL_VERSION=22809 NCCL_HOSTID=one expect 1 "rank 1 has the same GPU as ran
 FAKE_NCCL_VERSION=22809 NCCL_NET=IB expect 99 "NCCL would connect them by InfiniBand" ranks
 NCCL_NVLS_ENABLE=1 expect 99 "NCCL may use NVLink SHARP" ranks
 
-FAKE_FAIL="cudaSetDevice 46" expect 1 "hint: in exclusive mode a GPU serves one process" ranks
 FAKE_FAIL="cudaSetDevice 2" expect 1 "fewer ranks on this GPU (-n), need less memory" ranks
 FAKE_FAIL="ncclCommInitRank 1" expect 1 "hint: is the GPU's memory full?" ranks
 

@@ -55,7 +55,7 @@ struct Device {
     int threads;
     char name[64];
     Stream compute;
-    atomic_size_t bytes, peak_bytes;
+    atomic_size_t bytes;        // of device_alloc's memory
     pthread_mutex_t lock;       // for the list of blocks
     struct BlockHeader *blocks; // all of the device's memory
 };
@@ -76,33 +76,17 @@ const char *device_uuid(int index) { return ""; }
 
 bool device_shares_memory(const Device *device) { return true; }
 
-// Later rows are newer instructions.
-static const struct {
-    dnnl_cpu_isa_t isa;
-    const char *name;
-} levels[] = {
-    { dnnl_cpu_isa_sse41, "sse4.1" },
-    { dnnl_cpu_isa_avx, "avx" },
-    { dnnl_cpu_isa_avx2, "avx2" },
-    { dnnl_cpu_isa_avx512_core, "avx512" },
-    { dnnl_cpu_isa_avx512_core_bf16, "avx512_bf16" },
-    { dnnl_cpu_isa_avx512_core_amx, "amx" },
-};
-
-static int level_in_use(void)
-{
-    int level = sizeof levels / sizeof *levels - 1;
-    while (level > 0 && dnnl_get_effective_cpu_isa() < levels[level].isa)
-        level--;
-    return level;
-}
-
 static const char *isa_name(void)
 {
 #ifdef __aarch64__
     return "arm64";             // oneDNN names only x86's instructions
 #else
-    return levels[level_in_use()].name;
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    return isa >= dnnl_cpu_isa_avx512_core_amx    ? "amx"
+           : isa >= dnnl_cpu_isa_avx512_core_bf16 ? "avx512_bf16"
+           : isa >= dnnl_cpu_isa_avx512_core      ? "avx512"
+           : isa >= dnnl_cpu_isa_avx2             ? "avx2"
+                                                  : "sse4.1";
 #endif
 }
 
@@ -168,7 +152,7 @@ void device_use(Device *device)
 
 const char *device_name(const Device *device) { return device->name; }
 int device_threads(const Device *device) { return device->threads; }
-size_t device_peak_bytes(const Device *device) { return atomic_load(&device->peak_bytes); }
+size_t device_bytes(const Device *device) { return atomic_load(&device->bytes); }
 
 // --- memory -------------------------------------------------------------------------------------
 
@@ -197,9 +181,8 @@ void *device_alloc(Device *device, size_t bytes)
     size_t whole = block_size(bytes);
     BlockHeader *block = whole >= LARGE ? map_memory(whole) : aligned_alloc(64, whole);
     CHECK(block, "a smaller batch (-b) or model needs less memory",
-          "out of memory: %zu MiB requested, %zu MiB "
-          "in use by this device",
-          bytes >> 20, atomic_load(&device->bytes) >> 20);
+          "out of memory: %zu MiB requested, %zu MiB in use by this device", bytes >> 20,
+          atomic_load(&device->bytes) >> 20);
     if (whole < LARGE)
         memset(block, 0, whole);
     pthread_mutex_lock(&device->lock);
@@ -208,10 +191,7 @@ void *device_alloc(Device *device, size_t bytes)
         block->next->at = &block->next;
     device->blocks = block;
     pthread_mutex_unlock(&device->lock);
-    size_t now = atomic_fetch_add(&device->bytes, bytes) + bytes;
-    size_t peak = atomic_load(&device->peak_bytes);
-    while (now > peak && !atomic_compare_exchange_weak(&device->peak_bytes, &peak, now)) {
-    }
+    atomic_fetch_add(&device->bytes, bytes);
     return block + 1;
 }
 
@@ -235,12 +215,9 @@ void device_free(Device *device, void *memory)
 
 void *host_alloc(size_t bytes)
 {
-    size_t unit = bytes >= VERY_LARGE ? HUGE_PAGE : 64, whole = round_up(bytes, unit);
-    void *memory = aligned_alloc(unit, whole);
+    void *memory = aligned_alloc(64, round_up(bytes, 64));
     CHECK(memory || bytes == 0, "a smaller batch (-b) or model needs less memory",
           "out of memory: %zu MiB requested", bytes >> 20);
-    if (unit == HUGE_PAGE)
-        madvise(memory, whole, MADV_HUGEPAGE);
     return memory;
 }
 

@@ -1,19 +1,14 @@
 #include "cpu/onednn.h"
 #include "check.h"
 
+#include <oneapi/dnnl/dnnl_debug.h>
 #include <stdlib.h>
 #include <string.h>
 
 void dnn_check(dnnl_status_t status, const char *call, const char *file, int line)
 {
-    static const char *const text[] = { "success", "out of memory", "invalid arguments",
-                                        "not implemented" };
-    if (status == dnnl_success)
-        return;
-    bool known = (size_t)status < sizeof text / sizeof text[0];
-    fail_at(file, line, EXIT_FAILED,
-            status == dnnl_out_of_memory ? "a smaller batch (-b) or model needs less memory" : NULL,
-            "oneDNN: %.60s: %s (status %d)", call, known ? text[status] : "failed", (int)status);
+    if (status != dnnl_success)
+        fail_at(file, line, EXIT_FAILED, "", "oneDNN: %.60s: %s", call, dnnl_status2str(status));
 }
 
 #if DNNL_VERSION_MAJOR >= 3

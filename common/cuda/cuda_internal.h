@@ -50,7 +50,7 @@ struct Device {
     cudaStream_t fills;         // zeroes new memory; never recorded
     pthread_mutex_t lock;       // of blocks
     struct Block *blocks;
-    size_t bytes, peak_bytes;
+    size_t bytes;               // of the blocks
 };
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
@@ -85,8 +85,6 @@ void ops_fork(Ops *ops);
 void conv_plans_free(Ops *ops);
 
 // --- our own kernels: kernels_*.cu ---------------------------------------------------------------
-
-cudaError_t kernels_present(void);
 
 // For attention: copies from rows of tokens (samples, T, parts, heads, d) to matrices of heads
 // (parts, samples, heads, T, d), or (if not `split`) back.

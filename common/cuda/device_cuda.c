@@ -41,8 +41,6 @@ static const char hint_device[] =
 static const char hint_memory[] =
     "a smaller batch (-b) or model, or fewer ranks on this GPU (-n), need less memory; nvidia-smi "
     "shows what else uses it";
-static const char hint_arch[] =
-    "this build has no code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
 
 // For other errors NVIDIA's text is enough.
 static const struct {
@@ -50,15 +48,10 @@ static const struct {
     const char *hint;
 } cuda_hints[] = {
     { cudaErrorMemoryAllocation, hint_memory },
-    { cudaErrorDevicesUnavailable,
-      "in exclusive mode a GPU serves one process: start one rank per GPU (-n), or let processes "
-      "share it (as root): nvidia-smi -c DEFAULT" },
     { cudaErrorSystemDriverMismatch, hint_driver },
     { cudaErrorUnsupportedPtxVersion, hint_driver },
-    { cudaErrorNoKernelImageForDevice, hint_arch },
-    { cudaErrorInvalidDeviceFunction, hint_arch },
-    { cudaErrorSystemNotReady,
-      "a server with NVSwitch needs its fabric manager: systemctl status nvidia-fabricmanager" },
+    { cudaErrorNoKernelImageForDevice,
+      "this build has no code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native" },
 };
 
 void cuda_failed(cudaError_t status, const char *call, const char *file, int line)
@@ -72,8 +65,6 @@ void cuda_failed(cudaError_t status, const char *call, const char *file, int lin
 }
 
 // --- devices -------------------------------------------------------------------------------------
-
-enum { MAX_DEVICES = 64 };  // of a process
 
 static _Thread_local int current_device = -1; // that this thread has set in CUDA; -1: none
 
@@ -113,54 +104,18 @@ const char *device_uuid(int index)
     int n = snprintf(text, sizeof text, "GPU-");
     CUDA(cudaGetDeviceProperties(&about, index));
     for (int i = 0; i < 16; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s%02x",
-                      i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                      (unsigned char)about.uuid.bytes[i]);
+        n += snprintf(text + n, sizeof text - n, "%02x", (unsigned char)about.uuid.bytes[i]);
     return text;
 }
 
 static void check_device_exists(int index)
 {
     int count = count_gpus();
-    CHECK(count >= 0, "install a driver, or start the container with GPUs (docker run --gpus all); "
-          "to train on the CPU: ./ddp run STEP --backend cpu, or build/cpu/STEP/train",
+    CHECK(count >= 0, hint_driver,
           "there is no NVIDIA driver on this machine, or this container was started without GPUs");
     CHECK(count > 0, hint_device, "there is no GPU that this process may use");
     CHECK(index >= 0 && index < count, hint_device,
           "there is no GPU %d: this process has %d in all, numbered from 0", index, count);
-}
-
-// Lets two GPUs access each other's memory, if the machine can. If it cannot, that is not an error:
-// the driver copies between them through the host. On some machines direct copies arrive damaged;
-// NCCL_P2P_DISABLE=1 switches them off in NCCL, and here.
-static void make_peers(int a, int b)
-{
-    const int pair[2][2] = { { a, b }, { b, a } };
-    const char *off = getenv("NCCL_P2P_DISABLE");
-    if (off && atoi(off) != 0)
-        return;
-    for (int i = 0; i < 2; i++) {
-        int can = 0;
-        CUDA(cudaDeviceCanAccessPeer(&can, pair[i][0], pair[i][1]));
-        if (!can)
-            continue;
-        CUDA(cudaSetDevice(pair[i][0]));
-        if (cudaDeviceEnablePeerAccess(pair[i][1], 0) != cudaSuccess)
-            (void)cudaGetLastError();
-    }
-    CUDA(cudaSetDevice(a));
-}
-
-static void enable_peer_access(int index)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static bool opened[MAX_DEVICES];
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < MAX_DEVICES; i++)
-        if (opened[i] && i != index)
-            make_peers(index, i);
-    opened[index] = true;
-    pthread_mutex_unlock(&lock);
 }
 
 static cudaStream_t new_stream(const char *name)
@@ -189,8 +144,6 @@ Device *device_open(int index, int threads)
     CUDA(cudaGetDeviceProperties(&properties, index));
     snprintf(device->name, sizeof device->name, "%s", properties.name);
     device->major = properties.major;
-    CUDA(kernels_present());
-    enable_peer_access(index);
     pthread_mutex_init(&device->lock, NULL);
     device->compute = (Stream){ device, new_stream("compute") };
     device->fills = new_stream("fills");
@@ -227,7 +180,7 @@ int device_threads(const Device *device) { return 0; }
 
 bool device_shares_memory(const Device *device) { return false; }
 
-size_t device_peak_bytes(const Device *device) { return device->peak_bytes; }
+size_t device_bytes(const Device *device) { return device->bytes; }
 
 // --- memory --------------------------------------------------------------------------------------
 
@@ -257,8 +210,6 @@ void *device_alloc(Device *device, size_t bytes)
     block->next = device->blocks;
     device->blocks = block;
     device->bytes += bytes;
-    if (device->bytes > device->peak_bytes)
-        device->peak_bytes = device->bytes;
     pthread_mutex_unlock(&device->lock);
     return block->memory;
 }
@@ -284,12 +235,7 @@ void device_free(Device *device, void *memory)
 void *host_alloc(size_t bytes)
 {
     void *memory = NULL;
-    cudaError_t status = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable);
-    CHECK(status != cudaErrorMemoryAllocation,
-          "a smaller batch (-b) or model needs less; free -m shows how much memory is free",
-          "cudaHostAlloc: out of memory: %zu MiB of pinned host memory requested",
-          (bytes >> 20) + 1);
-    CUDA(status);
+    CUDA(cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable));
     return memory;
 }
 
@@ -356,9 +302,8 @@ void stream_sync(Stream *stream)
     CUDA(cudaStreamSynchronize(stream->handle));
 }
 
-// With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and the watchdog
-// would see a silent rank. So this waits first, with stream_sync, which marks the wait. True: the
-// memory is not pinned.
+// With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and would not see
+// that another rank is gone. So this waits first, with stream_sync. True: the memory is not pinned.
 static bool sync_if_pageable(Stream *stream, const void *host)
 {
     struct cudaPointerAttributes about;
@@ -384,8 +329,8 @@ void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream->handle));
 }
 
-// All devices and the host share one address space, so this also copies between devices: directly
-// between peers, otherwise through the host.
+// All devices and the host share one address space, so this also copies between devices, through
+// the host.
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
     device_use(stream->device);
@@ -465,7 +410,6 @@ typedef struct Recording {
 
 struct Replay {
     Device *device;
-    bool warm;                  // the step has run once; used if steps are not recorded
     int keys;
     Recording recordings[];     // (keys)
 };
@@ -507,19 +451,17 @@ void replay_forbid(Device *device) { device->never_record = true; }
 
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
-    bool records = replay->keys > 0 && !replay->device->never_record;
-    Recording *recording = records ? &replay->recordings[key] : NULL;
-    bool *warm = records ? &recording->warm : &replay->warm;
+    Recording *recording = &replay->recordings[key];
     device_use(replay->device);
-    if (!*warm) {
-        *warm = true;
+    if (!recording->warm) {
+        recording->warm = true;
         // A kernel's first launch loads it, which may wait for earlier work, and so for other
         // ranks.
         PROGRESS_DOING("loading", "kernels");
         step(arg);
         return;
     }
-    if (!records) {
+    if (replay->device->never_record) {
         step(arg);
         return;
     }

@@ -7,38 +7,22 @@
 
 // --- errors --------------------------------------------------------------------------------------
 
-static const char *const hint_libraries =
+static const char hint_libraries[] =
     "the GPU needs free memory (see nvidia-smi), and the libraries must be those that this program "
     "was built for (see ./ddp doctor)";
-static const char *const hint_mixed =
-    "cuDNN's libraries come from two installations, or some are missing: LD_LIBRARY_PATH should "
-    "name one complete installation";
-static const char *const hint_arch =
-    "this cuBLAS has no code for this GPU: install the cuBLAS of a CUDA version that supports it";
 
 void cudnn_failed(cudnnStatus_t status, const char *call, const char *file, int line)
 {
     char text[300] = "";
-    const char *hint = "";
-    if (status == CUDNN_STATUS_NOT_INITIALIZED)
-        hint = hint_libraries;
-    else if (status == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH ||
-             status == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED)
-        hint = hint_mixed;
     cudnnGetLastErrorString(text, sizeof text);
-    fail_at(file, line, EXIT_FAILED, hint, "%.*s: %s: %s", (int)strcspn(call, "("), call,
-            cudnnGetErrorString(status), text);
+    fail_at(file, line, EXIT_FAILED, status == CUDNN_STATUS_NOT_INITIALIZED ? hint_libraries : "",
+            "%.*s: %s: %s", (int)strcspn(call, "("), call, cudnnGetErrorString(status), text);
 }
 
 void cublas_failed(cublasStatus_t status, const char *call, const char *file, int line)
 {
-    const char *hint = "";
-    if (status == CUBLAS_STATUS_NOT_INITIALIZED)
-        hint = hint_libraries;
-    else if (status == CUBLAS_STATUS_ARCH_MISMATCH)
-        hint = hint_arch;
-    fail_at(file, line, EXIT_FAILED, hint, "%.*s: %s", (int)strcspn(call, "("), call,
-            cublasLtGetStatusString(status));
+    fail_at(file, line, EXIT_FAILED, status == CUBLAS_STATUS_NOT_INITIALIZED ? hint_libraries : "",
+            "%.*s: %s", (int)strcspn(call, "("), call, cublasLtGetStatusString(status));
 }
 
 // --- ops.h ---------------------------------------------------------------------------------------

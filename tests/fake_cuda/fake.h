@@ -40,8 +40,8 @@
 // Environment variables: FAKE_GPUS (number of GPUs; 1), FAKE_DELAY (mean delay of work in microseconds; 0), FAKE_SEED
 // (of the delays), FAKE_ORDER (last: of graph nodes or threads that can run next, take the last; else the first),
 // FAKE_NCCL_VERSION, FAKE_MAJOR (of the compute capability; 9), FAKE_FAIL ("cudnnCreate 1002": this function returns
-// this status), FAKE_PRINT (1: prints the operations, how many nodes a graph has, and which GPUs have direct copies),
-// FAKE_INIT_HANGS (the rank on which NCCL's start never ends). exercises.c has three more.
+// this status), FAKE_PRINT (1: prints the operations, and how many nodes a graph has), FAKE_INIT_HANGS (the rank on
+// which NCCL's start never ends). exercises.c has three more.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>

@@ -53,12 +53,6 @@ template <class T> T atomicExch(T *at, std::common_type_t<T> value)
     return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);
 }
 
-template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, Kernel *)
-{
-    *attributes = {};
-    return cudaSuccess;
-}
-
 template <class... Parameters> struct SimtLaunch {
     typedef void (*Kernel)(Parameters...);
     const char *name;

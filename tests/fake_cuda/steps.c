@@ -27,26 +27,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device)
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
-{
-    *can = device != peer;
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
-{
-    enum { MOST = 64 };
-    static bool enabled[MOST][MOST];
-    int current;
-    cudaGetDevice(&current);
-    if (fake_setting("FAKE_PRINT", 0))
-        fprintf(stderr, "direct copies from GPU %d\n", peer);
-    if (peer == current || enabled[current][peer])
-        return fake_failed(cudaErrorPeerAccessAlreadyEnabled);
-    enabled[current][peer] = true;
-    return cudaSuccess;
-}
-
 cudaError_t cudaDriverGetVersion(int *version)
 {
     *version = CUDART_VERSION;
