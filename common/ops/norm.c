@@ -19,26 +19,18 @@ typedef struct NormJob {
 
 // --- forward -------------------------------------------------------------------------------------
 
-INLINE float middle_of(float a, float b, float c)
-{
-    float low = a < b ? a : b, high = a < b ? b : a;
-    c = c < low ? low : c;
-    return c > high ? high : c;
-}
+// Where a row in the middle begins. Each channel's number there is the origin of `moments`.
+INLINE size_t middle(const NormJob *j) { return j->m.rows / 2 * j->m.columns; }
 
-// Adds up distances from one of the channel's values, and their squares. So a mean far from zero
-// costs little precision. The value is the median of three, because a single one may be far from
-// all others.
+// Adds up distances from the origin, and their squares. So a mean far from zero costs little
+// precision.
 INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
 {
-    const Matrix *m = &j->m;
-    Pack x, a, b, c;
+    Pack x, origin;
     load_at(type, j->x, at, &x);
-    load(type, j->x, at.column, at.count, &a);
-    load(type, j->x, m->rows / 2 * m->columns + at.column, at.count, &b);
-    load(type, j->x, (m->rows - 1) * m->columns + at.column, at.count, &c);
+    load(type, j->x, middle(j) + at.column, at.count, &origin);
     FOR_LANES(k) {
-        float d = x.v[k] - middle_of(a.v[k], b.v[k], c.v[k]);
+        float d = x.v[k] - origin.v[k];
         sums[0].v[k] += d;
         sums[1].v[k] += d * d;
     }
@@ -76,12 +68,8 @@ INLINE void message_set(const NormJob *j, size_t c, double first, double second)
 
 INLINE void moments_end(const NormJob *j, size_t c, const double *sums)
 {
-    const Matrix *m = &j->m;
-    double rows = (double)m->rows, mean = sums[0] / rows, var = sums[1] / rows - mean * mean;
-    float origin = middle_of(load_one(m->type, j->x, c),
-                             load_one(m->type, j->x, m->rows / 2 * m->columns + c),
-                             load_one(m->type, j->x, (m->rows - 1) * m->columns + c));
-    mean += origin;
+    double rows = (double)j->m.rows, mean = sums[0] / rows, var = sums[1] / rows - mean * mean;
+    mean += load_one(j->m.type, j->x, middle(j) + c);
     var = var > 0 ? var : var == var ? 0 : var;     // not below zero, but let NaN through
     if (j->processes > 1)
         message_set(j, c, mean, rows * var);
