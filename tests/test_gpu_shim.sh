@@ -20,7 +20,7 @@ build_program()
 ranks()
 {
     local rank pids=() status=0
-    rm -f id.*
+    rm -f id
     for ((rank = 0; rank < $1; rank++)); do
         timeout 60 ./program $rank "$1" "$TMP/id" "$2" &
         pids+=($!)
@@ -29,13 +29,10 @@ ranks()
     return $status
 }
 
-check "it exports only names of CUDA, NCCL and the mock" \
-    not grep -vE '^(cuda|nccl|fake_|_Z|__)' <(nm -D --defined-only "$library" | awk '$2 !~ /[WV]/ { print $3 }')
 expect 0 "" build_program
 for n in 1 2 3; do
     expect 0 "rank $((n - 1)) of $n: good" ranks $n all
 done
-expect 0 "" ranks 2 no_destroy
 export GPU_TIMEOUT=2
 [ -z "$sanitizers" ] || GPU_TIMEOUT=8
 expect 1 "rank 0 is in ncclAllReduce of 4, rank 1 in ncclBroadcast of 4" ranks 2 other_call

@@ -13,8 +13,7 @@ typedef enum cudaError {
 } cudaError_t;
 const char *cudaGetErrorString(cudaError_t error);
 
-// cudaSetDevice chooses the GPU for memory, streams and communicators that this thread makes from now on. (Without a
-// GPU, it must come before all of them.)
+// cudaSetDevice chooses the GPU for memory, streams and communicators that this thread makes from now on.
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const bool fake_strict = false;
+const bool fake_step = false;
 char fake_name[24];
 static double slow[2];          // ms by which GPU_SLOW delays copies, fills, host functions; calls of NCCL
 
@@ -30,6 +30,12 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     sigaction(signal, &(struct sigaction){ .sa_handler = SIG_DFL }, NULL);
 }
 
+static void set_rank(int rank, int size)
+{
+    check_set_rank(rank, size);
+    snprintf(fake_name, sizeof fake_name, "rank %d", rank);
+}
+
 // Runs before main. Open MPI's variables tell the rank. The ranks of a run share one timeline: MPI_Init waits until all
 // have opened it.
 __attribute__((constructor)) static void start(void)
@@ -39,39 +45,31 @@ __attribute__((constructor)) static void start(void)
     sscanf(what ? what : "", "compute:%lf", &slow[0]);
     sscanf(what ? what : "", "nccl:%lf", &slow[1]);
     setenv("FAKE_GPUS", "8", 0);
-    check_set_rank(rank ? atoi(rank) : 0, size ? atoi(size) : 1);
-    snprintf(fake_name, sizeof fake_name, "rank %d", own_rank());
+    set_rank(rank ? atoi(rank) : 0, size ? atoi(size) : 1);
     trace_open(getenv("GPU_TRACE"));
     sigaction(SIGSEGV, &(struct sigaction){ .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO }, NULL);
 }
 
 void fake_beat(void) { progress_beat(); }
 void fake_thread(const char *name) { trace_thread(name); }
+void fake_end(void) { trace_end(); }
 
-// PROGRESS_DOING, from fake_begin to fake_end
-static _Thread_local ProgressFile waits;
-static _Thread_local const char *span;
-
-void fake_begin(const char *name, const char *call)
+void fake_begin(const char *name)
 {
-    span = name;
-    if (name)
-        trace_begin(name);
-    if (name)
-        usleep((useconds_t)(1e3 * slow[call != NULL]));
+    trace_begin(name);
+    usleep((useconds_t)(1e3 * slow[strncmp(name, "nccl", 4) == 0]));
+}
+
+void fake_wait(const char *call)
+{
+    static _Thread_local ProgressFile waits;        // PROGRESS_DOING, from one call to the next
+    if (waits.what)
+        progress_file_end(&waits);
     waits = (ProgressFile){ NULL, "in", call, false };
     if (call) {
         progress_call("%s", call);
         progress_file_begin(&waits);
     }
-}
-
-void fake_end(void)
-{
-    if (waits.what)
-        progress_file_end(&waits);
-    if (span)
-        trace_end();
 }
 
 // --- how the ranks find and watch each other -----------------------------------------------------
@@ -110,8 +108,7 @@ static void join(const Id *id, int rank, int size)
     StoreConfig config = { rank, size, id->place, offer.socket, .timeout = limit ? atof(limit) : 30 };
     memcpy(config.token, id->token, sizeof config.token);
     world = (World){ .rank = rank, .size = size, .local_rank = rank, .local_size = size, .sharers = size };
-    check_set_rank(rank, size);
-    snprintf(fake_name, sizeof fake_name, "rank %d", rank);
+    set_rank(rank, size);
     store_join(&config, &world);
     on_exit(leave, NULL);
 }
@@ -124,7 +121,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId unique, 
     *comm = NULL;
     if (memcmp(id.magic, magic, sizeof id.magic) != 0)
         return (ncclResult_t)fake_refuse(ncclInvalidArgument, "ncclCommInitRank: rank %d has no id. %s", rank, rule);
-    if (rank < 0 || rank >= ranks || (world.store && (rank != world.rank || ranks != world.size)))
+    if (rank < 0 || rank >= ranks)
         return (ncclResult_t)fake_refuse(ncclInvalidArgument, "ncclCommInitRank: there is no rank %d of %d", rank,
                                          ranks);
     if ((rank == 0) != (memcmp(id.token, offer.token, sizeof id.token) == 0))
@@ -132,9 +129,5 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId unique, 
                                          rank, rank == 0 ? "a different rank" : "it", rule);
     if (!world.store)
         join(&id, rank, ranks);
-    ncclResult_t result = fake_comm_new(comm, ranks, &unique, rank);
-    return result == ncclSuccess ? result
-                                 : (ncclResult_t)fake_refuse(result, "ncclCommInitRank: %s. Before anything else, each "
-                                                             "rank calls cudaSetDevice with its local rank",
-                                                             fake_last_text);
+    return fake_comm_new(comm, ranks, &unique, rank);
 }

@@ -14,20 +14,19 @@
 //   NCCL     ranks meet, and add up their values, in a file that all of them map
 //
 // So tests can compare results with PyTorch's and the CPU backend's. If a program misses a wait, its weights may differ
-// from those of a program that always waits. With the exercises, a mistake makes a call return an error, and its reason
-// is printed; the host faults if it touches device memory. A step ends, with a line that begins with "fake:", if it
-// does something that CUDA forbids, that hangs on a GPU, or that our programs should never do:
+// from those of a program that always waits. A program gets an error, or ends with a line that says why, if it does
+// something that CUDA forbids, that hangs on a GPU, or that our programs should never do:
 //
 //   - in a capture: waiting, allocating, copying from pageable memory, making a cuDNN plan, forking a
 //     stream without joining it, waiting for work that is not captured
-//   - copying to or from pageable memory while the stream has work: a wait that the watchdog does not see
-//   - destroying or aborting a communicator that a graph still uses, or after its stream; two communicators
-//     on a device without NCCL_LAUNCH_ORDER_IMPLICIT=1
-//   - ranks that share a GPU without NCCL_NVLS_ENABLE=0, or look like two machines without NCCL_NET=Socket. As in NCCL,
-//     the communicator fails if they look like one machine, without NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30
-//   - using the legacy stream, a blocking one, one of a different device, or a thread without a device
+//   - a step that copies to or from pageable memory while the stream has work: a wait that the watchdog does not see
+//   - destroying a communicator that a graph still uses; two of a step's communicators on a device without
+//     NCCL_LAUNCH_ORDER_IMPLICIT=1
+//   - ranks that share a GPU and look like one machine, without NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30
+//   - using a stream of a different device, or one that is destroyed
 //   - using memory that is not allocated, too short or freed, or host memory in place of device memory, checked at each
-//     access of a kernel; shared memory without a barrier; a workspace that is too small
+//     access of a kernel; shared memory without a barrier; a workspace that is too small. An exercise may not touch
+//     device memory on the host
 //   - using CUDA before a fork, or in a host function; ranks that call different collectives
 //
 // The mock cannot show:
@@ -39,9 +38,8 @@
 //
 // Environment variables: FAKE_GPUS (number of GPUs; 1), FAKE_DELAY (mean delay of work in microseconds; 0), FAKE_SEED
 // (of the delays), FAKE_ORDER (last: of graph nodes or threads that can run next, take the last; else the first),
-// FAKE_NCCL_VERSION, FAKE_MAJOR (of the compute capability; 9), FAKE_FAIL ("cudnnCreate 1002": this function returns
-// this status), FAKE_PRINT (1: prints the operations, and how many nodes a graph has), FAKE_INIT_HANGS (the rank on
-// which NCCL's start never ends). exercises.c has three more.
+// FAKE_NCCL_VERSION, FAKE_MAJOR (of the compute capability; 9), CUDA_VISIBLE_DEVICES (a process sees the GPUs from this
+// number on). exercises.c has three more.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -50,54 +48,21 @@
 #include <stdint.h>
 
 __attribute__((noreturn)) void fake_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// A call of the program is wrong. Prints why and returns `error`; where fake_strict, ends the program.
+// A call of the program is wrong: prints why, and returns `error`.
 int fake_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int fake_setting(const char *name, int without);
-int fake_status(const char *function);          // as FAKE_FAIL says; else 0
 
 // --- of steps.c, and of exercises.c ----------------------------------------------------------------------------------
 
-extern const bool fake_strict;                  // the steps' rules, which are stricter than CUDA's
+extern const bool fake_step;                    // kernels run on the host, and a watchdog watches
 extern char fake_name[];                        // what a message begins with
 void fake_beat(void);                           // the program has made a call
 void fake_thread(const char *name);             // this thread runs a stream
-// A copy, fill, host function or call of NCCL begins and ends, in the thread of its stream. name: for a timeline; NULL:
-// none. call: what NCCL waits for, or NULL. Both texts must stay valid until the end.
-void fake_begin(const char *name, const char *call);
+// In the thread of a stream: work begins and ends. The name, for a timeline, must stay valid.
+void fake_begin(const char *name);
 void fake_end(void);
+void fake_wait(const char *call);               // from here on the thread waits in this call; NULL: in none
 void fake_offer(void *id, size_t bytes);        // rank 0 adds to NCCL's id what the ranks need to find each other
-
-// --- work ------------------------------------------------------------------------------------------------------------
-
-// Device memory that a piece of work reads or writes; nothing if p is NULL.
-typedef struct Range {
-    const void *p;
-    size_t bytes;
-} Range;
-#define RANGES(...) \
-    (const Range[]){ __VA_ARGS__ }, (int)(sizeof((const Range[]){ __VA_ARGS__ }) / sizeof(Range))
-
-// Queues fn(a copy of arg) or, in a capture, records it. Checks the ranges now, and again when fn runs.
-void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg,
-             size_t bytes, const Range *ranges, int count);
-// Checks that this thread may use the stream. Returns the stream: the default stream for NULL.
-cudaStream_t fake_enter(cudaStream_t stream, const char *name);
-void fake_need_stream(cudaStream_t stream, const char *name);
-void fake_not_in_capture(const char *name);
-// If the stream is being captured, adds 1 to *users (once per graph) until the graph is freed.
-void fake_hold(cudaStream_t stream, int *users);
-
-// A communicator's last call: entry number `until` of `stream` or, in a capture, `node` of `graph`. The
-// next call, on any stream, runs after it.
-typedef struct Order {
-    cudaStream_t stream;
-    uint64_t until;
-    const void *graph;
-    int node;
-} Order;
-void fake_order_before(cudaStream_t stream, const Order *order);
-void fake_order_after(cudaStream_t stream, Order *order);
-void fake_order_wait(const Order *order);       // the host waits for it
 
 // --- memory ----------------------------------------------------------------------------------------------------------
 
@@ -107,7 +72,7 @@ typedef struct Block {
     struct Block *next;
     char *p;
     size_t bytes;
-    int kind;
+    bool pinned;
 } Block;
 enum { FAKE_PAGE = 4096, FAKE_PAGES = 1 << 24 };
 extern char *fake_arena;
@@ -127,4 +92,78 @@ static inline bool fake_on_device(const void *p, size_t bytes)
 
 // Where the mock itself finds the memory at p, of any kind.
 static inline void *fake_at(const void *p) { return (char *)(uintptr_t)p + (fake_in_arena(p) ? fake_shift : 0); }
-bool fake_memory(const void *p, size_t bytes);  // of the device or, unless fake_strict, pinned
+bool fake_pageable(const void *p);
+bool fake_memory(const void *p, size_t bytes);  // on the device, or pinned
+void fake_need(const void *p, size_t bytes, const char *name);      // work that runs uses it
+
+// --- streams, events, graphs -----------------------------------------------------------------------------------------
+
+enum { MAX_AFTER = 64, MAX_HELD = 8, MAX_FORKS = 64 };
+
+typedef struct Work {
+    const char *name;
+    void (*fn)(void *arg);
+    void *arg;
+} Work;
+
+typedef struct After {
+    int count, nodes[MAX_AFTER];
+} After;
+
+typedef struct Node {
+    Work work;
+    After after;
+} Node;
+
+typedef struct Graph {
+    Node *nodes;
+    int count, users;                           // users: the graph itself, and its executable graphs
+    pthread_t owner;
+    cudaStream_t origin, forks[MAX_FORKS];
+    int fork_count;
+    bool ended;
+    int *held[MAX_HELD], held_count;
+} Graph;
+
+// In a stream's queue: work, a graph, or a wait until the stream `other` has done `until` ops.
+typedef struct Op {
+    struct Op *next;
+    Work work;
+    Graph *graph;
+    cudaStream_t other;
+    uint64_t until;
+    int64_t asked;                              // when it was queued (ns)
+} Op;
+
+struct CUstream_st {
+    cudaStream_t next;
+    int device, number;
+    bool blocking;                              // waits for the default stream, and that one for it
+    Op *first, **end;
+    uint64_t asked, done;                       // number of ops
+    bool destroyed;
+    Graph *graph;                               // under capture, or NULL
+    After after;                                // in the capture: the stream's last nodes
+};
+
+struct CUevent_st {
+    bool recorded;
+    cudaStream_t stream;
+    uint64_t until;                             // the event comes after so many ops of the stream
+    Graph *graph;                               // or, in a capture, after these nodes
+    After after;
+};
+
+extern __thread bool fake_captures;        // this thread captures
+extern __thread cudaError_t fake_last_error;
+cudaError_t fake_failed(cudaError_t status);    // cudaGetLastError returns it
+void fake_touch(const char *name);              // the program calls CUDA
+void fake_not_in_capture(const char *name);
+// Checks that this thread may use the stream. Returns the stream: the default stream for NULL.
+cudaStream_t fake_enter(cudaStream_t stream, const char *name);
+void fake_enqueue(cudaStream_t stream, Op op);
+// Queues fn(a copy of arg) or, in a capture, records it.
+void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg, size_t bytes);
+bool fake_event_done(cudaEvent_t event);
+// If the stream is being captured, adds 1 to *users (once per graph) until the graph is freed.
+void fake_hold(cudaStream_t stream, int *users);

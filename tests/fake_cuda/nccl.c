@@ -19,6 +19,8 @@ enum { MAX_RANKS = 16, MAX_CALLS = 256, HEADER = 8192, PLACE = 64 << 20 };
 
 typedef enum Kind { ALL_REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, SEND, RECEIVE } Kind;
 
+typedef enum Stage { WAITING, SHOWN, TAKEN, DONE } Stage;
+
 typedef struct Doing {
     Kind kind;
     size_t count;
@@ -38,7 +40,7 @@ typedef struct Lane {
     Room *room;
     char *places;               // (size, PLACE)
     int rank, size;             // in the room: a sender is 0, a receiver is 1
-    Order order;
+    struct CUevent_st last;     // after the lane's last call. The next one, on any stream, waits for it
 } Lane;
 
 struct ncclComm {
@@ -55,8 +57,12 @@ typedef struct Call {
     Doing doing;
     const void *from;           // NULL: this rank only receives, or only sends
     void *to;
+    size_t in, out;             // bytes
     cudaStream_t stream;
     Lane *lane;
+    char span[40], wait[80];
+    Stage stage;
+    int round;                  // of the room, in which this rank has arrived
 } Call;
 
 // The calls of a group on one stream.
@@ -68,24 +74,36 @@ typedef struct Group {
 static _Thread_local Group group;       // not enqueued yet
 static _Thread_local int group_depth;
 
-const char *ncclGetErrorString(ncclResult_t result)
-{
-    return result == ncclSuccess ? "no error" : result == ncclInvalidUsage ? "invalid usage" : "invalid argument";
-}
+const char *ncclGetErrorString(ncclResult_t result) { return result == ncclSuccess ? "no error" : "invalid"; }
 
 // --- meeting and parting -------------------------------------------------------------------------
 
-static void meet(const struct ncclComm *comm, const Lane *lane)
+// Returns a number for has_met, which is true when all ranks have arrived.
+static int arrive(const Lane *lane)
 {
     Room *room = lane->room;
     int round = room->round;
-    if (atomic_fetch_add(&room->arrived, 1) + 1 < lane->size) {
-        while (room->round == round && !comm->aborted)
-            usleep(20);
-        return;
+    if (atomic_fetch_add(&room->arrived, 1) + 1 == lane->size) {
+        room->arrived = 0;
+        room->round = round + 1;
     }
-    room->arrived = 0;
-    room->round = round + 1;
+    return round;
+}
+
+static bool has_met(const struct ncclComm *comm, const Lane *lane, int round)
+{
+    return lane->room->round != round || comm->aborted;
+}
+
+static void meet(const struct ncclComm *comm, const char *name)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s (NCCL %d)", name, comm->number);
+    fake_wait(text);
+    int round = arrive(&comm->lanes[0]);
+    while (!has_met(comm, &comm->lanes[0], round))
+        usleep(20);
+    fake_wait(NULL);
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
@@ -114,7 +132,7 @@ static char *map_file(const char *path, bool make, size_t bytes)
     return map;
 }
 
-static Lane lane_in(char *room, int rank, int size) { return (Lane){ (Room *)room, room + HEADER, rank, size }; }
+static Lane lane_in(char *room, int rank, int size) { return (Lane){ (Room *)room, room + HEADER, rank, size, { 0 } }; }
 
 static void make_lanes(struct ncclComm *comm, const char *path)
 {
@@ -129,23 +147,15 @@ static void make_lanes(struct ncclComm *comm, const char *path)
     }
 }
 
-static const char *setting(const char *name)
-{
-    const char *text = getenv(name);
-    return text ? text : "";
-}
-
 static void tell_where(const struct ncclComm *comm)
 {
-    char *host = comm->lanes[0].room->hosts[comm->rank];
-    cudaGetDevice(&comm->lanes[0].room->devices[comm->rank]);
-    if (!setting("NCCL_HOSTID")[0])
-        gethostname(host, 64);
-    else
-        snprintf(host, sizeof comm->lanes[0].room->hosts[0], "%s", setting("NCCL_HOSTID"));
+    Room *room = comm->lanes[0].room;
+    const char *host = getenv("NCCL_HOSTID");
+    cudaGetDevice(&room->devices[comm->rank]);
+    room->devices[comm->rank] += fake_setting("CUDA_VISIBLE_DEVICES", 0);
+    snprintf(room->hosts[comm->rank], sizeof room->hosts[0], "%s", host ? host : "this machine");
 }
 
-char fake_last_text[100];
 int fake_nccl_version(void) { return fake_setting("FAKE_NCCL_VERSION", 23007); }
 
 // NCCL refuses two ranks of one machine on one GPU. From 2.30 on, a variable allows them.
@@ -153,27 +163,18 @@ static ncclResult_t check_places(const struct ncclComm *comm)
 {
     const Room *room = comm->lanes[0].room;
     bool allowed = fake_nccl_version() >= 23000 && fake_setting("NCCL_MULTI_RANK_GPU_ENABLE", 0) == 1;
-    for (int i = 0; i < comm->size; i++)
-        for (int k = 0; k < i; k++) {
-            bool together = strcmp(room->hosts[i], room->hosts[k]) == 0;
-            if (!together && strcmp(setting("NCCL_NET"), "Socket") != 0)
-                fake_die("ranks %d and %d look like two machines: NCCL would connect them by InfiniBand", k, i);
-            if (room->devices[i] != room->devices[k])
-                continue;
-            if (together && !allowed) {
-                snprintf(fake_last_text, sizeof fake_last_text, "rank %d has the same GPU as rank %d: GPU %d", i, k,
-                         room->devices[i]);
-                return ncclInvalidUsage;
-            }
-            if (strcmp(setting("NCCL_NVLS_ENABLE"), "0") != 0)
-                fake_die("ranks %d and %d share a GPU, and NCCL may use NVLink SHARP", k, i);
-        }
+    for (int i = 0; i < comm->size && !allowed; i++)
+        for (int k = 0; k < i; k++)
+            if (room->devices[i] == room->devices[k] && strcmp(room->hosts[i], room->hosts[k]) == 0)
+                return (ncclResult_t)fake_refuse(ncclInvalidUsage, "ncclCommInitRank: rank %d has the same GPU as rank "
+                                                 "%d: GPU %d. Before anything else, each rank calls cudaSetDevice with "
+                                                 "its local rank", i, k, room->devices[i]);
     return ncclSuccess;
 }
 
 ncclResult_t fake_comm_new(ncclComm_t *made, int size, const ncclUniqueId *id, int rank)
 {
-    char path[4096], text[64];
+    char path[4096];
     uint64_t code;
     static int number;
     fake_not_in_capture("ncclCommInitRank");
@@ -182,20 +183,14 @@ ncclResult_t fake_comm_new(ncclComm_t *made, int size, const ncclUniqueId *id, i
     memcpy(&code, id, sizeof code);
     snprintf(path, sizeof path, "%s/fake-nccl-%016llx", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp",
              (unsigned long long)code);
-    snprintf(text, sizeof text, "ncclCommInitRank (NCCL %d)", ++number);
-    while (size > 1 && rank == fake_setting("FAKE_INIT_HANGS", -1))
-        pause();
-    fake_begin(NULL, text);
     struct ncclComm *comm = calloc(1, sizeof *comm);
-    *comm = (struct ncclComm){ .rank = rank, .size = size, .number = number };
+    *comm = (struct ncclComm){ .rank = rank, .size = size, .number = ++number };
     make_lanes(comm, path);
     tell_where(comm);
-    meet(comm, &comm->lanes[0]);
-    fake_end();
+    meet(comm, "ncclCommInitRank");
     if (rank == 0)
         unlink(path);
-    ncclResult_t result = (ncclResult_t)fake_status("ncclCommInitRank");
-    result = result ? result : check_places(comm);
+    ncclResult_t result = check_places(comm);
     *made = result == ncclSuccess ? comm : NULL;
     return result;
 }
@@ -204,15 +199,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     if (comm->graphs > 0)
         fake_die("ncclCommDestroy: %d graphs hold its work: it would wait for them", comm->graphs);
-    for (int i = 0; i < 1 + 2 * comm->size; i++) {
-        fake_need_stream(comm->lanes[i].order.stream, "ncclCommDestroy");
-        fake_order_wait(&comm->lanes[i].order);
-    }
-    char text[64];
-    snprintf(text, sizeof text, "ncclCommDestroy (NCCL %d)", comm->number);
-    fake_begin(NULL, text);
-    meet(comm, &comm->lanes[0]);
-    fake_end();
+    cudaDeviceSynchronize();
+    meet(comm, "ncclCommDestroy");
     munmap(comm->lanes[0].room, comm->bytes);
     free(comm);
     return ncclSuccess;
@@ -221,8 +209,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 // Its calls may still be running, so nothing is freed.
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    if (comm->graphs > 0)
-        fake_die("ncclCommAbort: %d graphs hold its work: it would wait for them", comm->graphs);
     comm->aborted = true;
     return ncclSuccess;
 }
@@ -237,7 +223,7 @@ ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank) { *rank = comm->rank; 
 static const NumberType types[] = { NUMBER_U8, NUMBER_U8, NUMBER_F32, NUMBER_F32, NUMBER_I64, NUMBER_I64, NUMBER_F16,
                                     NUMBER_F32, NUMBER_F64, NUMBER_BF16 };
 
-static size_t bytes_of(const Call *c) { return c->doing.count * number_bytes(types[c->doing.type]); }
+static size_t bytes_of(const Doing *d) { return d->count * number_bytes(types[d->type]); }
 static char *place(const Lane *lane, int rank) { return lane->places + (size_t)rank * PLACE; }
 
 static void reduce(const Call *c, size_t begin, void *to)
@@ -259,107 +245,95 @@ static const char *kind_name(Kind kind)
     return names[kind];
 }
 
-static void check_alike(const Call *c)
+static void check_alike(const Lane *lane)
 {
-    const Lane *lane = c->lane;
     const Doing *first = &lane->room->doing[0];
     for (int rank = 1; rank < lane->size; rank++) {
         const Doing *d = &lane->room->doing[rank];
-        if (first->kind == SEND && (first->count != d->count || first->type != d->type))
+        bool alike = first->count == d->count && first->type == d->type;
+        if (first->kind == SEND && !alike)
             fake_die("rank %d sends %zu values to rank %d, which receives %zu", d->root, first->count, first->root,
                      d->count);
-        bool alike = first->kind == d->kind && first->count == d->count && first->type == d->type &&
-                     first->op == d->op && first->root == d->root;
-        if (first->kind != SEND && !alike)
+        if (first->kind != SEND &&
+            !(alike && first->kind == d->kind && first->op == d->op && first->root == d->root))
             fake_die("the ranks' collectives differ: rank 0 is in %s of %zu, rank %d in %s of %zu",
                      kind_name(first->kind), first->count, rank, kind_name(d->kind), d->count);
     }
 }
 
-static void take(const Call *c, size_t bytes)
+static void take(const Call *c)
 {
     const Lane *lane = c->lane;
     char *to = fake_at(c->to);
     switch (c->doing.kind) {
     case ALL_REDUCE: reduce(c, 0, to); break;
     case REDUCE_SCATTER: reduce(c, (size_t)lane->rank * c->doing.count, to); break;
-    case BROADCAST: memcpy(to, place(lane, c->doing.root), bytes); break;
-    case RECEIVE: memcpy(to, place(lane, 0), bytes); break;
+    case BROADCAST: memcpy(to, place(lane, c->doing.root), c->out); break;
+    case RECEIVE: memcpy(to, place(lane, 0), c->out); break;
     case ALL_GATHER:
         for (int rank = 0; rank < lane->size; rank++)
-            memcpy(to + (size_t)rank * bytes, place(lane, rank), bytes);
+            memcpy(to + (size_t)rank * c->in, place(lane, rank), c->in);
         break;
     case SEND: break;
     }
 }
 
-// The names of sends and receives are for exercises/check.sh, and for exercises/gpu-3_ring/check.sh.
-static void run(const Call *c)
+// Does what the call can do now: shows its values to the other ranks, or takes theirs, or ends.
+static void advance(Call *c)
 {
-    struct ncclComm *comm = c->comm;
     Lane *lane = c->lane;
-    Kind kind = c->doing.kind;
-    bool sends = kind == SEND;
-    int peer = c->doing.root, from = sends ? comm->rank : peer, to = sends ? peer : comm->rank;
-    size_t bytes = bytes_of(c);
-    char name[40], what[80];
-    snprintf(name, sizeof name, kind < SEND ? "%s" : sends ? "%s to %d" : "%s from %d", c->name, peer);
-    snprintf(what, sizeof what, kind < SEND ? "%s of %zu (NCCL %d)" : "%s of %zu (NCCL %d: %d > %d)",
-             kind < SEND ? c->name : sends ? "send" : "receive", c->doing.count, comm->number, from, to);
-    fake_begin(name, what);
-    lane->room->doing[lane->rank] = c->doing;
-    if (c->from)
-        memcpy(place(lane, lane->rank), fake_at(c->from), kind == REDUCE_SCATTER ? (size_t)lane->size * bytes : bytes);
-    meet(comm, lane);
-    if (!comm->aborted) {
-        check_alike(c);
-        take(c, bytes);
-        meet(comm, lane);
+    if (c->stage == WAITING) {
+        fake_need(c->from, c->from ? c->in : 0, c->name);
+        fake_need(c->to, c->to ? c->out : 0, c->name);
+        lane->room->doing[lane->rank] = c->doing;
+        if (c->from)
+            memcpy(place(lane, lane->rank), fake_at(c->from), c->in);
+    } else if (!has_met(c->comm, lane, c->round)) {
+        return;
+    } else if (c->comm->aborted) {
+        c->stage = DONE;
+        return;
+    } else if (c->stage == SHOWN) {
+        check_alike(lane);
+        take(c);
     }
-    fake_end();
+    c->stage++;
+    if (c->stage != DONE)
+        c->round = arrive(lane);
 }
 
-// Calls of a group that use different lanes run at the same time: each lane has a thread.
-typedef struct Share {
-    const Group *group;
-    const Call *first;
-} Share;
-
-static void *run_lane(void *arg)
+static bool is_first_of_lane(const Group *g, const Call *c)
 {
-    const Share *share = arg;
-    for (const Call *c = share->first; c < share->group->calls + share->group->count; c++)
-        if (c->lane == share->first->lane)
-            run(c);
-    return NULL;
+    for (const Call *earlier = g->calls; earlier < c; earlier++)
+        if (earlier->lane == c->lane && earlier->stage != DONE)
+            return false;
+    return true;
 }
 
-static void *run_beside(void *arg)
-{
-    fake_thread("NCCL");
-    return run_lane(arg);
-}
-
+// Calls of a group that use different lanes run at the same time.
 static void run_group(void *arg)
 {
-    const Group *g = arg;
-    Share shares[MAX_CALLS];
-    pthread_t threads[MAX_CALLS];
-    int count = 0;
-    for (const Call *c = g->calls + 1; c < g->calls + g->count; c++) {
-        const Call *first = g->calls;
-        while (first->lane != c->lane)
-            first++;
-        if (first != c)
-            continue;
-        shares[count] = (Share){ g, c };
-        if (pthread_create(&threads[count], NULL, run_beside, &shares[count]) != 0)
-            fake_die("cannot create a thread");
-        count++;
+    Group *g = arg;
+    for (Call *c = g->calls; c < g->calls + g->count; c++) {
+        c->stage = WAITING;
+        fake_begin(c->span);
     }
-    run_lane(&(Share){ g, g->calls });
-    for (int i = 0; i < count; i++)
-        pthread_join(threads[i], NULL);
+    fake_wait(g->calls[0].wait);
+    for (bool busy = true, moved = true; busy;) {
+        if (!moved)
+            usleep(20);
+        busy = moved = false;
+        for (Call *c = g->calls; c < g->calls + g->count; c++) {
+            Stage stage = c->stage;
+            if (c->stage != DONE && is_first_of_lane(g, c))
+                advance(c);
+            moved = moved || c->stage != stage;
+            busy = busy || c->stage != DONE;
+        }
+    }
+    fake_wait(NULL);
+    for (int i = 0; i < g->count; i++)
+        fake_end();
 }
 
 // --- calls ---------------------------------------------------------------------------------------
@@ -368,28 +342,23 @@ static void run_group(void *arg)
 static ncclResult_t enqueue(void)
 {
     Group *part = malloc(sizeof *part);
-    Range ranges[2 * MAX_CALLS];
     for (int i = 0; i < group.count; i++) {
         cudaStream_t stream = group.calls[i].stream;
-        int count = 0;
         if (!stream)
             continue;
         part->count = 0;
         for (Call *c = &group.calls[i]; c < group.calls + group.count; c++) {
             if (c->stream != stream)
                 continue;
-            size_t bytes = bytes_of(c), all = bytes * (size_t)c->comm->size;
-            ranges[count++] = (Range){ c->from, c->doing.kind == REDUCE_SCATTER ? all : bytes };
-            ranges[count++] = (Range){ c->to, c->doing.kind == ALL_GATHER ? all : bytes };
             fake_hold(stream, &c->comm->graphs);
-            fake_order_before(stream, &c->lane->order);
+            if (c->lane->last.stream != stream && c->lane->last.graph == stream->graph)
+                cudaStreamWaitEvent(stream, &c->lane->last, 0);
             part->calls[part->count++] = *c;
             c->stream = NULL;
         }
-        fake_do(stream, "NCCL", run_group, part, offsetof(Group, calls) + (size_t)part->count * sizeof(Call), ranges,
-                count);
+        fake_do(stream, "NCCL", run_group, part, offsetof(Group, calls) + (size_t)part->count * sizeof(Call));
         for (int k = 0; k < part->count; k++)
-            fake_order_after(stream, &part->calls[k].lane->order);
+            cudaEventRecord(&part->calls[k].lane->last, stream);
     }
     group.count = 0;
     free(part);
@@ -405,35 +374,52 @@ ncclResult_t ncclGroupEnd(void)
     return --group_depth ? ncclSuccess : enqueue();
 }
 
+// The names of sends and receives are for exercises/check.sh, and for exercises/gpu-3_ring/check.sh.
+static void name_call(Call *c)
+{
+    int peer = c->doing.root, own = c->comm->rank, number = c->comm->number;
+    bool sends = c->doing.kind == SEND;
+    if (c->doing.kind < SEND) {
+        snprintf(c->span, sizeof c->span, "%s", c->name);
+        snprintf(c->wait, sizeof c->wait, "%s of %zu (NCCL %d)", c->name, c->doing.count, number);
+    } else {
+        snprintf(c->span, sizeof c->span, "%s %s %d", c->name, sends ? "to" : "from", peer);
+        snprintf(c->wait, sizeof c->wait, "%s of %zu (NCCL %d: %d > %d)", sends ? "send" : "receive", c->doing.count,
+                 number, sends ? own : peer, sends ? peer : own);
+    }
+}
+
 #define REFUSE(...) (ncclResult_t)fake_refuse(ncclInvalidArgument, __VA_ARGS__)
 
 static ncclResult_t call(Kind kind, const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                          int root, ncclComm_t comm, cudaStream_t stream)
 {
-    Call c = { kind_name(kind), comm, { kind, count, type, op, root } };
+    Call c = { kind_name(kind), comm, { kind, count, type, op, root }, .stage = WAITING };
     if (!comm || (unsigned)type > ncclBfloat16 || root < 0 || root >= comm->size)
         return REFUSE("%s: no such communicator, data type or rank", c.name);
     if (kind <= REDUCE_SCATTER && ((op != ncclSum && op != ncclAvg) || type < ncclInt64))
         return REFUSE("%s: without a GPU there are ncclSum and ncclAvg, of floating point and 64-bit numbers", c.name);
 
-    size_t size = (size_t)comm->size, rank = (size_t)comm->rank, bytes = bytes_of(&c);
-    size_t in = kind == REDUCE_SCATTER ? size * bytes : bytes, out = kind == ALL_GATHER ? size * bytes : bytes;
-    bool reads = kind != RECEIVE && (kind != BROADCAST || root == comm->rank), writes = kind != SEND;
+    size_t all = (size_t)comm->size, rank = (size_t)comm->rank, bytes = bytes_of(&c.doing);
+    bool reads = kind != RECEIVE && (kind != BROADCAST || root == comm->rank);
+    c.in = kind == REDUCE_SCATTER ? all * bytes : bytes;
+    c.out = kind == ALL_GATHER ? all * bytes : bytes;
     const char *a = c.from = reads ? from : NULL;
-    const char *b = c.to = writes ? to : NULL;
-    if ((reads && !fake_memory(a, in)) || (writes && !fake_memory(b, out)))
+    const char *b = c.to = kind != SEND ? to : NULL;
+    if ((reads && !fake_memory(a, c.in)) || (kind != SEND && !fake_memory(b, c.out)))
         return REFUSE("%s: the buffer to %s is host memory, or has fewer than %zu values", c.name,
-                      reads && !fake_memory(a, in) ? "read" : "write", count);
-    const char *in_place = in > out ? a + rank * bytes : out > in ? a - rank * bytes : a;
-    if (a && b && a < b + out && b < a + in && b != in_place)
+                      reads && !fake_memory(a, c.in) ? "read" : "write", count);
+    const char *in_place = c.in > c.out ? a + rank * bytes : c.out > c.in ? a - rank * bytes : a;
+    if (a && b && a < b + c.out && b < a + c.in && b != in_place)
         return REFUSE("%s: from and to overlap. In place, rank %zu's part begins %zu values after the beginning of the "
                       "array", c.name, rank, rank * count);
-    if (in > PLACE || out > (size_t)PLACE * size)
-        fake_die("a message of %zu bytes is too long", in);
+    if (c.in > PLACE)
+        fake_die("a message of %zu bytes is too long", c.in);
     if (comm->size == 1 && a == b)
         return ncclSuccess;
     c.stream = fake_enter(stream, c.name);
     c.lane = &comm->lanes[kind < SEND ? 0 : kind == SEND ? 1 + root : 1 + comm->size + root];
+    name_call(&c);
     if (group.count == MAX_CALLS)
         fake_die("a group of more than %d calls", MAX_CALLS);
     group.calls[group.count++] = c;

@@ -3,11 +3,10 @@
 //
 // One lock guards the queues and the allocations, and one condition variable signals the queues' changes.
 // Streams and graphs are never freed.
-#include "streams.h"
+#include "fake.h"
 
 #include <malloc.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,12 +18,12 @@ enum { MAX_GPUS = 64 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
-static _Thread_local int current = -1;          // this thread's device; -1: it has set none
+static _Thread_local int current;               // this thread's device
 static _Thread_local bool in_host_call;
 static cudaStream_t streams, defaults[MAX_GPUS];
 static Block *blocks;
-_Thread_local cudaError_t fake_last_error;
-_Thread_local bool fake_captures;
+__thread cudaError_t fake_last_error;
+__thread bool fake_captures;
 
 static void print_line(const char *format, va_list args)
 {
@@ -47,8 +46,6 @@ int fake_refuse(int error, const char *format, ...)
     va_start(args, format);
     print_line(format, args);
     va_end(args);
-    if (fake_strict)
-        _exit(99);
     return error;
 }
 
@@ -56,13 +53,6 @@ int fake_setting(const char *name, int without)
 {
     const char *text = getenv(name);
     return text ? atoi(text) : without;
-}
-
-int fake_status(const char *function)
-{
-    const char *text = getenv("FAKE_FAIL");
-    size_t length = strlen(function);
-    return text && strncmp(text, function, length) == 0 && text[length] == ' ' ? atoi(text + length) : 0;
 }
 
 void fake_not_in_capture(const char *name)
@@ -80,13 +70,10 @@ static int64_t now_ns(void)
 
 static void *copy_of(const void *p, size_t bytes)
 {
-    void *copy = malloc(bytes + 1);
-    return bytes ? memcpy(copy, p, bytes) : copy;
+    return memcpy(malloc(bytes), p, bytes);
 }
 
 // --- devices -------------------------------------------------------------------------------------
-
-static int gpus(void) { return fake_setting("FAKE_GPUS", 1); }
 
 // The first process that uses CUDA owns it: children that it forks must not use it.
 void fake_touch(const char *name)
@@ -100,43 +87,28 @@ void fake_touch(const char *name)
     fake_beat();
 }
 
-static void need_device(const char *name)
-{
-    fake_touch(name);
-    if (current < 0 && fake_strict)
-        fake_die("%s: this thread has set no device", name);
-    current = current < 0 ? 0 : current;
-}
-
 cudaError_t fake_failed(cudaError_t status) { return fake_last_error = status; }
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    cudaError_t status = (cudaError_t)fake_status("cudaGetDeviceCount");
     fake_touch("cudaGetDeviceCount");
-    *count = status == cudaSuccess ? gpus() : 0;
-    return status == cudaSuccess ? cudaSuccess : fake_failed(status);
+    *count = fake_setting("FAKE_GPUS", 1);
+    return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    cudaError_t status = (cudaError_t)fake_status("cudaSetDevice");
-    fake_touch("cudaSetDevice");
-    if (status)
-        return fake_failed(status);
-    if (device < 0 || device >= gpus())
-        return fake_failed(fake_refuse(cudaErrorInvalidDevice, "cudaSetDevice(%d): this machine's GPUs are 0 to %d",
-                                       device, gpus() - 1));
-    if (!fake_strict && device != (current < 0 ? 0 : current) && (blocks || streams))
-        return fake_refuse(cudaErrorInvalidDevice, "cudaSetDevice(%d): the memory or streams that this rank has "
-                           "already made are on GPU %d. Call it before them", device, current < 0 ? 0 : current);
+    int gpus;
+    cudaGetDeviceCount(&gpus);
+    if (device < 0 || device >= gpus)
+        return fake_refuse(cudaErrorInvalidDevice, "cudaSetDevice(%d): this machine's GPUs are 0 to %d", device,
+                           gpus - 1);
     current = device;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
-    need_device("cudaGetDevice");
     *device = current;
     return cudaSuccess;
 }
@@ -144,40 +116,42 @@ cudaError_t cudaGetDevice(int *device)
 const char *cudaGetErrorString(cudaError_t status)
 {
     static _Thread_local char text[32];
-    switch (status) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidDevice: return "invalid device ordinal";
-    case cudaErrorNotReady: return "device not ready";
-    default: snprintf(text, sizeof text, "cudaError %d", (int)status); return text;
-    }
+    snprintf(text, sizeof text, "cudaError %d", (int)status);
+    return text;
 }
 
 // --- memory --------------------------------------------------------------------------------------
 
-typedef enum Kind { PAGEABLE, DEVICE, PINNED, TOO_SHORT } Kind;
-
-static Kind kind_of(const void *p, size_t bytes)
+// The link to the block that contains p, or to NULL. The caller holds the lock.
+static Block **find(const void *p)
 {
-    const char *at = p;
-    Kind kind = fake_in_arena(p) ? TOO_SHORT : PAGEABLE;
-    pthread_mutex_lock(&lock);
-    for (const Block *b = blocks; b; b = b->next)
-        if (at >= b->p && at < b->p + b->bytes) {
-            kind = at + bytes > b->p + b->bytes ? TOO_SHORT : (Kind)b->kind;
-            break;
-        }
-    pthread_mutex_unlock(&lock);
-    return kind;
+    Block **link = &blocks;
+    while (*link && ((const char *)p < (*link)->p || (const char *)p > (*link)->p + (*link)->bytes))
+        link = &(*link)->next;
+    return link;
 }
 
-bool fake_pageable(const void *p) { return kind_of(p, 0) == PAGEABLE; }
+bool fake_pageable(const void *p)
+{
+    pthread_mutex_lock(&lock);
+    bool is = !fake_in_arena(p) && !*find(p);
+    pthread_mutex_unlock(&lock);
+    return is;
+}
 
 bool fake_memory(const void *p, size_t bytes)
 {
-    Kind kind = kind_of(p, bytes);
-    return kind == DEVICE || (kind == PINNED && !fake_strict);
+    pthread_mutex_lock(&lock);
+    const Block *block = *find(p);
+    bool is = block && (const char *)p + bytes <= block->p + block->bytes;
+    pthread_mutex_unlock(&lock);
+    return is;
+}
+
+void fake_need(const void *p, size_t bytes, const char *name)
+{
+    if (bytes > 0 && !fake_memory(p, bytes))
+        fake_die("%s: %zu bytes at %p are not device memory", name, bytes, p);
 }
 
 char *fake_arena;
@@ -202,13 +176,11 @@ static char *arena_take(size_t bytes)
         mallopt(M_TRIM_THRESHOLD, 1 << 30);
         fake_pages = map(FAKE_PAGES * sizeof *fake_pages, PROT_READ | PROT_WRITE);
         fake_arena = arena_end = map(all, PROT_NONE);
-        fake_shift = fake_strict ? 0 : (char *)map(all, PROT_NONE) - fake_arena;
+        fake_shift = fake_step ? 0 : (char *)map(all, PROT_NONE) - fake_arena;
     }
     char *p = arena_end;
     arena_end += (bytes / FAKE_PAGE + 2) * FAKE_PAGE;
-    if (arena_end > fake_arena + all)
-        fake_die("no addresses are left for device memory");
-    if (mprotect(p + fake_shift, bytes + 1, PROT_READ | PROT_WRITE) != 0)
+    if (arena_end > fake_arena + all || mprotect(p + fake_shift, bytes + 1, PROT_READ | PROT_WRITE) != 0)
         fake_die("cannot make device memory");
     return p;
 }
@@ -219,28 +191,18 @@ static void arena_mark(const Block *where, Block *block)
         fake_pages[(where->p - fake_arena) / FAKE_PAGE + (int64_t)i] = block;
 }
 
-static void check_ranges(const char *name, const Range *ranges, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (ranges[i].p && ranges[i].bytes && !fake_memory(ranges[i].p, ranges[i].bytes))
-            fake_die("%s: range %d, %zu bytes at %p, is not device memory", name, i, ranges[i].bytes, ranges[i].p);
-}
-
 // Fills the memory with NaN (integers: -1), so that a program that does not set it is seldom right by luck.
-static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
+static cudaError_t allocate(void **p, size_t bytes, bool pinned, const char *name)
 {
-    cudaError_t status = (cudaError_t)fake_status(name);
     fake_not_in_capture(name);
-    need_device(name);
-    if (status)
-        return fake_failed(status);
+    fake_touch(name);
     Block *block = malloc(sizeof *block);
     pthread_mutex_lock(&lock);
-    *p = kind == DEVICE ? arena_take(bytes) : malloc(bytes + 1);
+    *p = pinned ? malloc(bytes + 1) : arena_take(bytes);
     memset(fake_at(*p), 0xFF, bytes);
-    *block = (Block){ blocks, *p, bytes, kind };
+    *block = (Block){ blocks, *p, bytes, pinned };
     blocks = block;
-    if (kind == DEVICE)
+    if (!pinned)
         arena_mark(block, block);
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
@@ -255,47 +217,39 @@ static void wait_for_all(void)
     pthread_mutex_unlock(&lock);
 }
 
-static cudaError_t release(void *p, Kind kind, const char *name)
+static cudaError_t release(void *p, bool pinned, const char *name)
 {
     fake_not_in_capture(name);
-    need_device(name);
+    fake_touch(name);
     wait_for_all();
     if (!p)
         return cudaSuccess;
     pthread_mutex_lock(&lock);
-    Block **link = &blocks;
-    while (*link && ((*link)->p != p || (*link)->kind != (int)kind))
-        link = &(*link)->next;
-    Block *block = *link;
-    if (block)
+    Block **link = find(p), *block = *link;
+    bool known = block && block->p == p && block->pinned == pinned;
+    if (known)
         *link = block->next;
     pthread_mutex_unlock(&lock);
-    if (!block)
+    if (!known)
         return fake_refuse(cudaErrorInvalidValue, "%s: not allocated, or already freed", name);
-    if (kind == DEVICE) {
+    if (pinned) {
+        memset(p, 0x5A, block->bytes);
+        free(p);
+    } else {
         arena_mark(block, NULL);
         madvise((char *)p + fake_shift, block->bytes + 1, MADV_DONTNEED);
         mprotect((char *)p + fake_shift, block->bytes + 1, PROT_NONE);
-    } else {
-        memset(p, 0x5A, block->bytes);
-        free(p);
     }
     free(block);
     return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void **p, size_t bytes) { return allocate(p, bytes, DEVICE, "cudaMalloc"); }
-cudaError_t cudaMallocHost(void **p, size_t bytes) { return allocate(p, bytes, PINNED, "cudaMallocHost"); }
-cudaError_t cudaFree(void *p) { return release(p, DEVICE, "cudaFree"); }
-cudaError_t cudaFreeHost(void *p) { return release(p, PINNED, "cudaFreeHost"); }
+cudaError_t cudaMalloc(void **p, size_t bytes) { return allocate(p, bytes, false, "cudaMalloc"); }
+cudaError_t cudaMallocHost(void **p, size_t bytes) { return allocate(p, bytes, true, "cudaMallocHost"); }
+cudaError_t cudaFree(void *p) { return release(p, false, "cudaFree"); }
+cudaError_t cudaFreeHost(void *p) { return release(p, true, "cudaFreeHost"); }
 
 // --- the threads of streams ----------------------------------------------------------------------
-
-static void work_run(const Work *work)
-{
-    check_ranges(work->name, work->ranges, work->count);
-    work->fn(work->arg);
-}
 
 static bool node_ready(const Node *node, const bool *done)
 {
@@ -315,7 +269,7 @@ static void graph_run(const Graph *graph)
         for (int i = 0; i < graph->count && (last || next < 0); i++)
             if (!done[i] && node_ready(&graph->nodes[i], done))
                 next = i;
-        work_run(&graph->nodes[next].work);
+        graph->nodes[next].work.fn(graph->nodes[next].work.arg);
         done[next] = true;
     }
     free(done);
@@ -338,12 +292,10 @@ static void op_run(Op *op, unsigned *seed)
         pthread_cond_wait(&news, &lock);
     pthread_mutex_unlock(&lock);
     delay(op, seed);
-    if (getenv("FAKE_PRINT"))
-        fprintf(stderr, "op: %s\n", op->graph ? "graph" : op->work.name ? op->work.name : "?");
     if (op->graph)
         graph_run(op->graph);
     if (op->work.fn)
-        work_run(&op->work);
+        op->work.fn(op->work.arg);
     pthread_mutex_lock(&lock);
 }
 
@@ -366,7 +318,6 @@ static void *stream_run(void *arg)
         stream->done++;
         pthread_cond_broadcast(&news);
         free(op->work.arg);
-        free(op->work.ranges);
         free(op);
     }
     pthread_mutex_unlock(&lock);
@@ -397,29 +348,18 @@ static cudaStream_t new_stream(bool blocking, cudaStream_t *made)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *made, unsigned flags)
 {
-    need_device("cudaStreamCreate");
-    if (flags != cudaStreamNonBlocking && fake_strict)
-        fake_die("a stream that waits for the legacy stream");
+    fake_touch("cudaStreamCreate");
     new_stream(flags != cudaStreamNonBlocking, made);
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t *made) { return cudaStreamCreateWithFlags(made, cudaStreamDefault); }
 
-// Also without a thread that has a device: a query is no progress, and any thread may ask.
 static cudaStream_t find_stream(cudaStream_t stream, const char *name)
 {
-    if (!stream && fake_strict)
-        fake_die("%s: in the legacy stream", name);
-    int device = current < 0 ? 0 : current;
-    stream = stream ? stream : defaults[device] ? defaults[device] : new_stream(true, &defaults[device]);
-    pthread_mutex_lock(&lock);
-    cudaStream_t known = streams;
-    while (known && known != stream)
-        known = known->next;
-    pthread_mutex_unlock(&lock);
-    if (!known || stream->destroyed)
-        fake_die("%s: the stream was not created, or was destroyed", name);
+    stream = stream ? stream : defaults[current] ? defaults[current] : new_stream(true, &defaults[current]);
+    if (stream->destroyed)
+        fake_die("%s: the stream is destroyed", name);
     return stream;
 }
 
@@ -460,7 +400,7 @@ static void wait_for(cudaStream_t stream, cudaStream_t other)
 // The default stream and the blocking streams of a device wait for each other.
 cudaStream_t fake_enter(cudaStream_t stream, const char *name)
 {
-    need_device(name);
+    fake_touch(name);
     stream = find_stream(stream, name);
     if (stream->device != current)
         fake_die("%s: a stream of GPU %d, but the thread uses GPU %d", name, stream->device, current);
@@ -480,12 +420,6 @@ static void check_look(cudaStream_t stream, const char *name)
         fake_die("%s: the stream is captured", name);
 }
 
-void fake_need_stream(cudaStream_t stream, const char *name)
-{
-    if (fake_strict && stream && stream->destroyed)
-        fake_die("%s: the stream of its last work is destroyed", name);
-}
-
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     stream = find_stream(stream, "cudaStreamSynchronize");
@@ -497,6 +431,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return cudaSuccess;
 }
 
+// A query is no progress, and any thread may ask.
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     stream = find_stream(stream, "cudaStreamQuery");
@@ -507,7 +442,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaDeviceSynchronize(void)
 {
     fake_not_in_capture("cudaDeviceSynchronize");
-    need_device("cudaDeviceSynchronize");
+    fake_touch("cudaDeviceSynchronize");
     wait_for_all();
     return cudaSuccess;
 }
@@ -535,13 +470,10 @@ static void note_down(cudaStream_t stream, Work work)
     stream->after = (After){ 1, { graph->count++ } };
 }
 
-void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg,
-             size_t bytes, const Range *ranges, int count)
+void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg, size_t bytes)
 {
     stream = fake_enter(stream, name);
-    check_ranges(name, ranges, count);
-    Work work = { name, fn, copy_of(arg, bytes), copy_of(ranges, (size_t)count * sizeof *ranges),
-                  count };
+    Work work = { name, fn, copy_of(arg, bytes) };
     if (stream->graph)
         note_down(stream, work);
     else
@@ -549,7 +481,7 @@ void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const
 }
 
 typedef struct Copy {
-    const char *name;
+    const char *name;           // NULL: garbage
     void *to;
     const void *from;           // NULL: `value` is written
     int value;
@@ -559,44 +491,49 @@ typedef struct Copy {
 static void do_copy(void *arg)
 {
     const Copy *c = arg;
-    fake_begin(c->name, NULL);
+    if (c->name)
+        fake_begin(c->name);
+    if (fake_in_arena(c->to))
+        fake_need(c->to, c->bytes, "a copy or fill");
+    if (fake_in_arena(c->from))
+        fake_need(c->from, c->bytes, "a copy");
     if (c->from)
         memmove(fake_at(c->to), fake_at(c->from), c->bytes);
     else
         memset(fake_at(c->to), c->value, c->bytes);
-    fake_end();
+    if (c->name)
+        fake_end();
 }
 
 // A copy to or from pageable memory may wait for the stream. The watchdog cannot see that wait, so a step must have
-// waited before. The step's pageable memory is read late, as CUDA may do; an exercise may count on CUDA's staging
-// buffer. Host memory gets garbage before it gets the data, so that a program that reads it without a wait is noticed.
+// waited before. Host memory gets garbage before it gets the data, so that a program that reads it without a wait is
+// noticed.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     static const char *const names[] = { "copy", "copy to device", "copy to host", "copy on device" };
     bool to_device = fake_in_arena(to), from_device = fake_in_arena(from);
     unsigned actual = 2u * from_device + to_device;
-    Kind to_kind = kind_of(to, bytes), from_kind = kind_of(from, bytes);
-    bool pageable = to_kind == PAGEABLE || from_kind == PAGEABLE;
+    bool to_pageable = fake_pageable(to), from_pageable = fake_pageable(from);
+    bool pageable = to_pageable || from_pageable;
     stream = fake_enter(stream, "cudaMemcpyAsync");
     if (bytes == 0)
         return cudaSuccess;
     if (kind != cudaMemcpyDefault && (unsigned)kind != actual)
         return fake_refuse(cudaErrorInvalidValue, "cudaMemcpy: its kind is %d, but the addresses (to, from) are those "
                            "of a %s", (int)kind, names[actual]);
-    if (to_kind == TOO_SHORT || from_kind == TOO_SHORT)
-        return fake_refuse(cudaErrorInvalidValue, "cudaMemcpy: there are fewer than %zu bytes of %s memory to copy %s",
-                           bytes, (to_kind == TOO_SHORT ? to_device : from_device) ? "device" : "pinned",
-                           to_kind == TOO_SHORT ? "to" : "from");
+    bool short_to = !to_pageable && !fake_memory(to, bytes), short_from = !from_pageable && !fake_memory(from, bytes);
+    if (short_to || short_from)
+        return fake_refuse(cudaErrorInvalidValue, "cudaMemcpy: there are fewer than %zu bytes to copy %s", bytes,
+                           short_to ? "to" : "from");
     if (stream->graph && pageable)
         fake_die("cudaMemcpyAsync: pageable memory in a capture");
-    if (fake_strict && pageable && !idle(stream))
+    if (fake_step && pageable && !idle(stream))
         fake_die("cudaMemcpyAsync: pageable memory, while the stream has work: a wait that nothing shows");
     Copy copy = { names[actual], to, from, 0, bytes }, garbage = { NULL, to, NULL, 0x5A, bytes };
-    const Range ranges[] = { { to_device ? to : NULL, bytes }, { from_device ? from : NULL, bytes } };
     if (!to_device && from_device && !stream->graph)
-        fake_do(stream, "garbage", do_copy, &garbage, sizeof garbage, NULL, 0);
-    fake_do(stream, copy.name, do_copy, &copy, sizeof copy, ranges, 2);
-    if (to_kind == PAGEABLE || (pageable && !fake_strict))
+        fake_do(stream, "garbage", do_copy, &garbage, sizeof garbage);
+    fake_do(stream, copy.name, do_copy, &copy, sizeof copy);
+    if (pageable)
         wait_until(stream, stream->asked);
     return cudaSuccess;
 }
@@ -614,7 +551,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     Copy copy = { "fill", to, NULL, value, bytes };
     if (bytes && !fake_memory(to, bytes))
         return fake_refuse(cudaErrorInvalidValue, "cudaMemset: this is not device memory of %zu bytes", bytes);
-    fake_do(stream, copy.name, do_copy, &copy, sizeof copy, RANGES({ to, bytes }));
+    fake_do(stream, copy.name, do_copy, &copy, sizeof copy);
     return cudaSuccess;
 }
 
@@ -625,14 +562,14 @@ typedef struct HostTask {
     void *arg;
 } HostTask;
 
-// A step's host calls run one at a time, as CUDA's driver does in its single thread.
+// Host functions run one at a time, as CUDA's driver runs them in its single thread.
 static void do_host_call(void *arg)
 {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
     HostTask *call = arg;
     pthread_mutex_lock(&one);
     in_host_call = true;
-    fake_begin("host function", NULL);
+    fake_begin("host function");
     call->fn(call->arg);
     fake_end();
     in_host_call = false;
@@ -642,22 +579,22 @@ static void do_host_call(void *arg)
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
 {
     HostTask call = { fn, arg };
-    fake_do(stream, "host function", do_host_call, &call, sizeof call, NULL, 0);
+    fake_do(stream, "host function", do_host_call, &call, sizeof call);
     return cudaSuccess;
 }
 
 // --- events --------------------------------------------------------------------------------------
 
-static void come_after(After *after, const int *nodes, int count)
+static void come_after(After *after, const After *other)
 {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < other->count; i++) {
         bool known = false;
         for (int k = 0; k < after->count; k++)
-            known = known || after->nodes[k] == nodes[i];
+            known = known || after->nodes[k] == other->nodes[i];
         if (!known && after->count == MAX_AFTER)
             fake_die("work that depends on more than %d nodes", MAX_AFTER);
         if (!known)
-            after->nodes[after->count++] = nodes[i];
+            after->nodes[after->count++] = other->nodes[i];
     }
 }
 
@@ -694,7 +631,7 @@ static void join_capture(cudaStream_t stream, const struct CUevent_st *event)
         stream->graph = graph;
         stream->after = (After){ 0 };
     }
-    come_after(&stream->after, event->after.nodes, event->after.count);
+    come_after(&stream->after, &event->after);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
@@ -727,30 +664,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (event->recorded)
         wait_until(event->stream, event->until);
     return cudaSuccess;
-}
-
-// --- the order of a communicator's calls ---------------------------------------------------------
-
-void fake_order_before(cudaStream_t stream, const Order *order)
-{
-    if (stream->graph && stream->graph == order->graph)
-        come_after(&stream->after, &order->node, 1);
-    else if (!stream->graph && order->stream && order->stream != stream)
-        fake_enqueue(stream, (Op){ .other = order->stream, .until = order->until });
-}
-
-void fake_order_after(cudaStream_t stream, Order *order)
-{
-    if (stream->graph)
-        *order = (Order){ order->stream, order->until, stream->graph, stream->after.nodes[0] };
-    else
-        *order = (Order){ .stream = stream, .until = stream->asked };
-}
-
-void fake_order_wait(const Order *order)
-{
-    if (order->stream)
-        wait_until(order->stream, order->until);
 }
 
 void fake_hold(cudaStream_t stream, int *users)

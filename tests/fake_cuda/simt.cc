@@ -27,22 +27,15 @@ namespace {
 enum { WARP = 32, MAX_THREADS = 1024, STACK = 64 << 10, JOB = 4096 };
 enum State { ABSENT, READY, AT_BARRIER, AT_SHUFFLE, DONE };
 
-struct Fiber {
-    jmp_buf at;
-    int thread;
-};
-
 struct Thread {
     State state;
-    Fiber *fiber;
+    int fiber;
     int shuffles;               // so far
-    bool predicate;
     alignas(16) char said[2][16];   // the values that it has shown in this shuffle and the previous one
 };
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   // one kernel runs at a time, and owns the variables below
 thread_local bool in_kernel;        // false: ignore accesses, since launching functions are also instrumented
-const char *kernel_name;
 void (*kernel_thread)(const void *job);
 alignas(16) char kernel_job[JOB];
 int threads, begun;
@@ -50,16 +43,15 @@ bool downwards;
 Thread table[MAX_THREADS];
 Thread *self;
 jmp_buf scheduler;
-std::vector<Fiber *> idle;
+jmp_buf fibers[MAX_THREADS];    // where each stopped
+int made;                       // fibers
+std::vector<int> idle;
 char *stacks;                   // (MAX_THREADS, STACK)
-int fibers;
-int barrier_count;
 unsigned epoch;                 // number of barriers and blocks so far
 
 [[noreturn]] void die(const char *what)
 {
-    fake_die("%s: block (%u, %u), thread %u: %s", kernel_name, blockIdx.x, blockIdx.y, threadIdx.x,
-             what);
+    fake_die("a kernel: block (%u, %u), thread %u: %s", blockIdx.x, blockIdx.y, threadIdx.x, what);
 }
 
 void become(int thread)
@@ -77,9 +69,8 @@ int next_thread()
 }
 
 // Runs the block's threads that have not begun, one after the other: most kernels never wait and need only one fiber.
-void fiber_main(unsigned high, unsigned low)
+void fiber_main(int fiber)
 {
-    Fiber *fiber = reinterpret_cast<Fiber *>((uintptr_t)high << 32 | low);
     for (;;) {
         while (begun < threads) {
             int thread = next_thread();
@@ -91,7 +82,7 @@ void fiber_main(unsigned high, unsigned low)
             self->state = DONE;
         }
         idle.push_back(fiber);
-        if (_setjmp(fiber->at) == 0)
+        if (_setjmp(fibers[fiber]) == 0)
             _longjmp(scheduler, 1);
     }
 }
@@ -99,21 +90,19 @@ void fiber_main(unsigned high, unsigned low)
 void fiber_start()
 {
     if (!idle.empty()) {
-        Fiber *fiber = idle.back();
+        int fiber = idle.back();
         idle.pop_back();
         if (_setjmp(scheduler) == 0)
-            _longjmp(fiber->at, 1);
+            _longjmp(fibers[fiber], 1);
         return;
     }
     static ucontext_t here;
     ucontext_t context;
-    Fiber *fiber = new Fiber();
     getcontext(&context);
-    context.uc_stack.ss_sp = stacks + (size_t)fibers++ * STACK;
+    context.uc_stack.ss_sp = stacks + (size_t)made * STACK;
     context.uc_stack.ss_size = STACK;
     context.uc_link = nullptr;
-    makecontext(&context, reinterpret_cast<void (*)()>(fiber_main), 2,
-                (unsigned)((uintptr_t)fiber >> 32), (unsigned)(uintptr_t)fiber);
+    makecontext(&context, reinterpret_cast<void (*)()>(fiber_main), 1, made++);
     if (_setjmp(scheduler) == 0)
         swapcontext(&here, &context);
 }
@@ -122,7 +111,7 @@ void wait_at(State state)
 {
     Thread *me = self;
     me->state = state;
-    if (_setjmp(me->fiber->at) == 0)
+    if (_setjmp(fibers[me->fiber]) == 0)
         _longjmp(scheduler, 1);
     become((int)(me - table));
 }
@@ -131,7 +120,7 @@ void resume(Thread *thread)
 {
     thread->state = READY;
     if (_setjmp(scheduler) == 0)
-        _longjmp(thread->fiber->at, 1);
+        _longjmp(fibers[thread->fiber], 1);
 }
 
 // --- the scheduler -------------------------------------------------------------------------------
@@ -187,16 +176,12 @@ void run_block()
             return;
         if (done + waiting < threads)
             die("some threads of the block are at a barrier, and others at a shuffle");
-        barrier_count = 0;
-        for (int i = 0; i < threads; i++)
-            barrier_count += table[i].state == AT_BARRIER && table[i].predicate;
         epoch++;
         release(0, threads);
     }
 }
 
 struct Queued {
-    const char *name;
     dim3 grid;
     unsigned threads;
     void (*thread)(const void *job);
@@ -211,7 +196,6 @@ void run(void *arg)
     pthread_mutex_lock(&lock);
     if (!stacks)
         stacks = static_cast<char *>(malloc((size_t)MAX_THREADS * STACK));
-    kernel_name = q->name;
     kernel_thread = q->thread;
     memcpy(kernel_job, q->job, q->bytes);
     threads = (int)q->threads;
@@ -230,12 +214,7 @@ void run(void *arg)
 
 } // namespace
 
-int simt_barrier(bool predicate)
-{
-    self->predicate = predicate;
-    wait_at(AT_BARRIER);
-    return barrier_count;
-}
+void simt_barrier() { wait_at(AT_BARRIER); }
 
 void simt_shuffle(const void *mine, void *theirs, size_t bytes, int other)
 {
@@ -247,16 +226,15 @@ void simt_shuffle(const void *mine, void *theirs, size_t bytes, int other)
     memcpy(theirs, table[warp + other].said[slot], bytes);
 }
 
-void simt_queue(const char *name, dim3 grid, unsigned threads, cudaStream_t stream,
-                void (*thread)(const void *job), const void *job, size_t bytes)
+void simt_queue(dim3 grid, unsigned threads, cudaStream_t stream, void (*thread)(const void *job), const void *job,
+                size_t bytes)
 {
-    Queued q = { name, grid, threads, thread, bytes, {} };
-    if (threads < 1 || threads > MAX_THREADS || grid.x < 1 || grid.y < 1 || grid.y > 65535 ||
-        grid.z != 1 || bytes > JOB)
-        fake_die("%s: a grid of (%u, %u, %u), blocks of %u threads, %zu bytes of arguments", name,
-                 grid.x, grid.y, grid.z, threads, bytes);
+    Queued q = { grid, threads, thread, bytes, {} };
+    if (threads < 1 || threads > MAX_THREADS || grid.x < 1 || grid.y < 1 || grid.y > 65535 || bytes > JOB)
+        fake_die("a kernel: a grid of (%u, %u), blocks of %u threads, %zu bytes of arguments", grid.x, grid.y, threads,
+                 bytes);
     memcpy(q.job, job, bytes);
-    fake_do(stream, name, run, &q, sizeof q, nullptr, 0);
+    fake_do(stream, "a kernel", run, &q, sizeof q);
 }
 
 // --- memory accesses of kernels ------------------------------------------------------------------
@@ -301,7 +279,7 @@ void touch_elsewhere(const char *at, size_t bytes, bool write)
             touch_shared(at + i, write);
         return;
     }
-    fake_die("%s: block (%u, %u), thread %u %s %zu bytes at %p: not device memory", kernel_name, blockIdx.x, blockIdx.y,
+    fake_die("a kernel: block (%u, %u), thread %u %s %zu bytes at %p: not device memory", blockIdx.x, blockIdx.y,
              threadIdx.x, write ? "writes" : "reads", bytes, static_cast<const void *>(at));
 }
 

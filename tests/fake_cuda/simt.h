@@ -1,6 +1,6 @@
 // simt.h - lets a C++ compiler compile the source of a kernel for the host (see fake.h).
-// simt.cc runs it. launches.pl turns kernel<<<grid, threads, 0, stream>>>(arguments) into
-// simt_launch("kernel", kernel, grid, threads, 0, stream)(arguments).
+// simt.cc runs it. CMakeLists.txt turns kernel<<<grid, threads, 0, stream>>>(arguments) into
+// simt_launch(kernel, grid, threads, 0, stream)(arguments).
 #pragma once
 #define __global__
 #define __device__
@@ -23,17 +23,14 @@ using std::isnan;
 extern uint3 threadIdx, blockIdx;
 extern dim3 gridDim, blockDim;
 
-// A barrier of the block; returns how many threads passed true.
-int simt_barrier(bool predicate);
+void simt_barrier();            // of the block
 // Shows this lane's value to the rest of its warp, and reads the value of lane `other`.
 void simt_shuffle(const void *mine, void *theirs, size_t bytes, int other);
 // Queues a kernel whose threads call thread(job) with a copy of the job.
-void simt_queue(const char *name, dim3 grid, unsigned threads, cudaStream_t stream,
-                void (*thread)(const void *job), const void *job, size_t bytes);
+void simt_queue(dim3 grid, unsigned threads, cudaStream_t stream, void (*thread)(const void *job), const void *job,
+                size_t bytes);
 
-inline void __syncthreads() { simt_barrier(false); }
-inline int __syncthreads_count(int predicate) { return simt_barrier(predicate); }
-inline int __syncthreads_or(int predicate) { return simt_barrier(predicate) > 0; }
+inline void __syncthreads() { simt_barrier(); }
 inline void __threadfence() { }
 template <class T> T __ldg(const T *p) { return *p; }
 
@@ -48,38 +45,21 @@ template <class T> T atomicAdd(T *at, std::common_type_t<T> value)
 {
     return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);
 }
-template <class T> T atomicExch(T *at, std::common_type_t<T> value)
-{
-    return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);
-}
-
-template <class... Parameters> struct SimtLaunch {
-    typedef void (*Kernel)(Parameters...);
-    const char *name;
-    Kernel kernel;
-    dim3 grid;
-    unsigned threads;
-    cudaStream_t stream;
-
-    struct Job {
-        Kernel kernel;
-        std::tuple<Parameters...> arguments;
-    };
-    static void thread(const void *job)
-    {
-        const Job *j = static_cast<const Job *>(job);
-        std::apply(j->kernel, j->arguments);
-    }
-    void operator()(Parameters... arguments) const
-    {
-        Job job = { kernel, { arguments... } };
-        simt_queue(name, grid, threads, stream, thread, &job, sizeof job);
-    }
-};
 
 template <class... Parameters>
-SimtLaunch<Parameters...> simt_launch(const char *name, void (*kernel)(Parameters...), dim3 grid,
-                                      unsigned threads, int, cudaStream_t stream)
+auto simt_launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, int, cudaStream_t stream)
 {
-    return { name, kernel, grid, threads, stream };
+    struct Job {
+        void (*kernel)(Parameters...);
+        std::tuple<Parameters...> arguments;
+        static void thread(const void *job)
+        {
+            const Job *j = static_cast<const Job *>(job);
+            std::apply(j->kernel, j->arguments);
+        }
+    };
+    return [=](Parameters... arguments) {
+        Job job = { kernel, { arguments... } };
+        simt_queue(grid, threads, stream, Job::thread, &job, sizeof job);
+    };
 }
