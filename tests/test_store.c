@@ -136,12 +136,6 @@ static void step(World *world)          // works until the test ends it
     (void)world;
 }
 
-static void wait_for_others(void)
-{
-    while (seen->finish == 0)
-        sleep_ms(5);
-}
-
 static void exchange(World *world)
 {
     char key[24], *big = xmalloc(BIG + 1), all[RANKS];
