@@ -5,7 +5,7 @@
 # checkpoint to the weights of an undisturbed run. tests/shim/crash.c causes the faults in 03, which forks its ranks and
 # ends them at once, and in 07, whose launcher starts them, and whose ranks all evaluate and stop after the same step.
 . "$SRC/tests/test.sh"
-small=(--arch lenet --data synthetic --train-samples 48 --test-samples 32 -b 8 --threads 1 --seed 3 -p 1
+small=(--arch lenet --data synthetic --train-samples 192 --test-samples 32 -b 8 --threads 1 --seed 3 -p 1
     --epochs 2)
 ulimit -c 0
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
