@@ -1,4 +1,4 @@
-// test_cudnn_plans.c - the networks' convolutions have cuDNN plans on nine kinds of GPU, tested
+// test_cudnn_plans.c - the networks' convolutions, and attention, have cuDNN plans on nine kinds of GPU, tested
 // without a GPU. ctest: TIMEOUT 240 BACKENDS cuda SANITIZERS none
 //
 // cuDNN can make plans from the description of a device, so this test requests the plans that the CUDA backend will
@@ -9,6 +9,7 @@
 #include "cuda/cudnn_graph.h"
 #include "model/net_builder.h"
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <string.h>
@@ -55,13 +56,13 @@ static cudnnBackendDescriptor_t profile_new(const DeviceFacts *d)
     return profile;
 }
 
-// From 9.27 on, cuDNN makes no plans without the driver's library. Where that is missing, no_driver.c takes its place.
-static void load_driver(void)
+// From 9.27 on, cuDNN makes no plans without the driver's library. no_driver.c takes its place. False: it is not there,
+// as in a bundle.
+static bool load_driver(void)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/../tests/no_driver/libcuda.so.1", getenv("BUILD"));
-    if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL))
-        dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 }
 
 static const char *const pass_names[] = { "forward", "data gradient", "weight gradient" };
@@ -142,7 +143,7 @@ static int plan_all(const DeviceFacts *device, const PlanRules *rules)
     for (int i = 0; i < wanted_count; i++)
         for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
             const Wanted *w = &wanted[i];
-            ConvPlan plan;
+            CudnnPlan plan;
             Error err = { .text = "" };
             if (pass == PASS_DATA && !w->needs_dx)
                 continue;
@@ -158,7 +159,7 @@ static int plan_all(const DeviceFacts *device, const PlanRules *rules)
             EXPECT(plan.workspace >= 0 && plan.workspace <= 1 << 30, "%s, %s: %lld", w->name,
                    pass_names[pass], (long long)plan.workspace);
             tensor_cores += uses_cores;
-            conv_plan_free(&plan);
+            cudnn_plan_free(&plan);
         }
     return tensor_cores;
 }
@@ -210,13 +211,39 @@ TEST(plans_use_tensor_cores)
     cudnnBackendDestroyDescriptor(rules.profile);
 }
 
+// cuDNN compiles these plans, which takes a second for each, so the H200 stands for others with other sizes.
+TEST(attention_has_plans_on_every_gpu_from_8_0)
+{
+    static const int sizes[][2] = { { 1024, 64 }, { 64, 32 }, { 256, 64 }, { 1024, 128 } };    // T, width of a head
+    char nvrtc[32];
+    snprintf(nvrtc, sizeof nvrtc, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    if (!load_driver() || !dlopen(nvrtc, RTLD_NOW | RTLD_GLOBAL)) {
+        printf("SKIPPED: ATTENTION: there is no tests/no_driver, or no %s\n", nvrtc);
+        return;
+    }
+    for (size_t d = 0; d < sizeof devices / sizeof *devices; d++) {
+        PlanRules rules = { .profile = profile_new(&devices[d]) };
+        int size_count = d == H200 ? sizeof sizes / sizeof *sizes : 1;
+        for (int i = 0; i < 2 * 2 * size_count; i++) {
+            const int *size = sizes[i / 4];
+            FusedProblem f = { types[1 + i % 2], 16, 512 / size[1], size[0], size[1] };
+            CudnnPlan plan;
+            bool made = fused_plan_new(&plan, &f, i / 2 % 2, &rules);
+            EXPECT(made == (devices[d].version >= 800), "%s, %s, T %d, d %d, %s", devices[d].name,
+                   type_name(f.dtype), f.T, f.d, i / 2 % 2 ? "backward" : "forward");
+            cudnn_plan_free(&plan);
+        }
+        cudnnBackendDestroyDescriptor(rules.profile);
+    }
+}
+
 // A race in which the first plan fails and the third is the fastest. Plans are compared by cuDNN's description of them.
 typedef struct Race {
     int runs;
     char third[16384];
 } Race;
 
-static void describe(const ConvPlan *plan, char text[16384])
+static void describe(const CudnnPlan *plan, char text[16384])
 {
     int64_t count = 0;
     memset(text, 0, 16384);
@@ -224,7 +251,7 @@ static void describe(const ConvPlan *plan, char text[16384])
                              text);
 }
 
-static float time_of(const ConvPlan *plan, void *arg)
+static float time_of(const CudnnPlan *plan, void *arg)
 {
     Race *race = arg;
     if (++race->runs == 3)
@@ -232,14 +259,14 @@ static float time_of(const ConvPlan *plan, void *arg)
     return race->runs == 1 ? INFINITY : race->runs == 3 ? 1 : 1 + race->runs;
 }
 
-static float fails(const ConvPlan *plan, void *arg) { return INFINITY; }
+static float fails(const CudnnPlan *plan, void *arg) { return INFINITY; }
 
 TEST(the_fastest_plan_wins)
 {
     static Race race;
     static char winner[16384];
     load_driver();
-    ConvPlan plan;
+    CudnnPlan plan;
     Error err;
     PlanRules rules = { .profile = profile_new(&devices[H200]), .time = time_of, .time_arg = &race };
     want_all(CUDNN_DATA_HALF, false);
@@ -250,7 +277,7 @@ TEST(the_fastest_plan_wins)
         describe(&plan, winner);
         EXPECT(race.runs > 3 && *winner && strcmp(winner, race.third) == 0, "of %d plans the third is the fastest",
                race.runs);
-        conv_plan_free(&plan);
+        cudnn_plan_free(&plan);
     }
     rules.time = fails;
     EXPECT(!conv_plan_new(&plan, &wanted[0].problem, PASS_FORWARD, &rules, &err), "all fail, and one wins");

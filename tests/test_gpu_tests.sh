@@ -19,8 +19,9 @@ ln -s "$tree/tests/tool_compare_weights" "$there/build/tests"
 ln -s "$tree/tests/test_streams_fake" "$there/build/tests/test_streams_cuda"
 gpu_tests() { DDP_LIMITS=3 "$there/tools/gpu_tests.sh" "$@"; }
 
-expect 0 "4 passed, 0 failed" gpu_tests '^(test_streams_cuda|shared_(2_ranks|sync_bn|killed))'
+expect 0 "5 passed, 0 failed" gpu_tests '^(test_streams_cuda|fused_gpt$|shared_(2_ranks|sync_bn|killed))'
 cat "$TMP/output"
+check "which attention" grep -q "^fused_gpt .* fused by cuDNN$" "$TMP/output"
 check "the log of each" grep -q "^    | twice: [0-9a-f]* and" "$there/build/gpu-report.txt"
 expect 0 "there is one GPU" gpu_tests nccl_2_ranks
 FAKE_NCCL_VERSION=22809 NCCL_HOSTID=one expect 1 "0 passed, 1 failed" gpu_tests shared_2_ranks

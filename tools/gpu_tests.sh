@@ -32,6 +32,8 @@ recorded_tf32 120 recorded --amp off --tf32
 recorded_fp16 120 recorded --amp fp16 --accumulate 2
 recorded_gpt 120 recorded_gpt --amp off
 recorded_gpt_fp16 120 recorded_gpt --amp fp16
+fused_gpt 120 fused_gpt --amp bf16
+fused_gpt_fp16 120 fused_gpt --amp fp16
 gloo_2_ranks 120 alike cuda-gloo 2 03_ddp_fork
 gloo_4_ranks 120 alike cuda-gloo 4 03_ddp_fork
 gloo_2_launched 120 alike cuda-gloo 2 07_dist_eval --amp off
@@ -95,6 +97,20 @@ recorded()
     same "recorded, and not" "$(hash_of "${command[@]}")" "$(hash_of "${command[@]}" --slow-network 1e6)"
 }
 recorded_gpt() { recorded -a gpt --data "text:$self" --dropout 0.1 --max-steps 40 "$@"; }
+
+# A GPT learns the same with cuDNN's fused attention. The last line says whether it was used.
+fused_gpt()
+{
+    local which losses=()
+    command_of cuda 1 07_dist_eval "${small[@]}" --no-deterministic -a gpt --data "text:$root/tools/bench.py" \
+        --block 128 -b 8 --train-samples 96 --test-samples 16 "$@"
+    for which in plain fused; do
+        DDP_ATTENTION=$which "${command[@]}" >out 2>&1 || { cat out >&2; return 1; }
+        losses+=("$(sed -n 's/.*== test: loss: \([0-9.]*\).*/\1/p' out)")
+    done
+    echo "loss ${losses[0]}; with DDP_ATTENTION=fused ${losses[1]}, $(sed -n 's/.*== attention: //p' out)"
+    awk -v plain="${losses[0]}" -v fused="${losses[1]}" 'BEGIN { exit !(plain > 0 && (plain - fused)^2 < 1e-3) }'
+}
 
 # alike BACKEND RANKS STEP OPTION...: the losses and weights of one process, and the same bits twice.
 alike()

@@ -4,7 +4,7 @@
 //   backward   S, H again   dH = dy v^T   dS from dH (softmax_gradient in ops/attention.h)
 //              dq = dS k   dk = dS^T q   dv = H^T dy
 //
-// All (T, T) matrices of a batch are in memory; fused attention would store none of them. S and dH
+// All (T, T) matrices of a batch are in memory; attention_fused.c stores none of them. S and dH
 // are f32; H and dS, which are multiplied, have the activations' type. Nothing is kept from forward
 // to backward, so all layers share this memory.
 #include "cuda/cuda_internal.h"
@@ -26,6 +26,7 @@ enum { S, DH, H, DS, Q, K, V, DY, DQ, DK, DV, PARTS };
 typedef struct Attention {
     Ops *ops;
     OpSpec spec;
+    Fused *fused;               // or NULL, and what follows
     Gemm products[PRODUCTS];
     size_t at[PARTS];           // in scratch memory
 } Attention;
@@ -44,6 +45,9 @@ void *attention_new(const Op *op)
     device_use(ops->device);
     a->ops = ops;
     a->spec = *spec;
+    a->fused = fused_new(op);
+    if (a->fused)
+        return a;
     // As in conv_cuda.c, cuBLAS sees each matrix transposed: swap the factors.
     const GemmProblem shapes[PRODUCTS] = {
         [SCORES] = { .m = T, .n = T, .k = d, .transpose_a = true },
@@ -77,6 +81,8 @@ void attention_free(void *own)
     Attention *a = own;
     for (int i = 0; i < PRODUCTS; i++)
         gemm_free(&a->products[i]);
+    if (a->fused)
+        fused_free(a->fused);
     free(a);
 }
 
@@ -94,6 +100,10 @@ static void multiply(const Attention *a, int product, int x, int y, int z)
 void attention_forward(const Op *op, const OpArgs *args)
 {
     const Attention *a = op->own;
+    if (a->fused) {
+        fused_forward(a->fused, args);
+        return;
+    }
     heads_copy(a->ops, &a->spec, 3, true, args->x, scratch(a, Q));
     multiply(a, SCORES, Q, K, S);
     softmax_rows(a->ops, &a->spec, args->keys, scratch(a, S), scratch(a, H), NULL, NULL);
@@ -104,6 +114,10 @@ void attention_forward(const Op *op, const OpArgs *args)
 void attention_backward(const Op *op, const OpArgs *args)
 {
     const Attention *a = op->own;
+    if (a->fused) {
+        fused_backward(a->fused, args);
+        return;
+    }
     heads_copy(a->ops, &a->spec, 3, true, args->x, scratch(a, Q));
     heads_copy(a->ops, &a->spec, 1, true, args->dy1, scratch(a, DY));
     multiply(a, SCORES, Q, K, S);

@@ -23,7 +23,7 @@ typedef struct Conv {
     size_t live_count;              // weights
     bool is_product;                // the live taps cover the whole image: y = x w^T
     Gemm products[PASS_COUNT];
-    const ConvPlan *plans[PASS_COUNT];  // otherwise; shared by layers with the same convolution
+    const CudnnPlan *plans[PASS_COUNT]; // otherwise; shared by layers with the same convolution
     Type results[PASS_COUNT];       // what the library writes
     size_t aside_at[PASS_COUNT];    // where our part of scratch memory begins, after the library's
 } Conv;
@@ -45,7 +45,7 @@ static Lane *lane_of(Ops *ops, ConvPass pass)
 struct TunedPlan {
     ConvProblem problem;
     ConvPass pass;
-    ConvPlan plan;
+    CudnnPlan plan;
     struct TunedPlan *next;
 };
 
@@ -57,7 +57,7 @@ typedef struct Trial {
 enum { TRIAL_RUNS = 5 };
 
 // Records TRIAL_RUNS runs (device.h), as steps usually are recorded. False: the engine fails.
-static bool record_plan(const ConvPlan *plan, const Trial *t, void *workspace,
+static bool record_plan(const CudnnPlan *plan, const Trial *t, void *workspace,
                         cudaGraphExec_t *runs)
 {
     cudaStream_t stream = t->lane->stream->handle;
@@ -74,7 +74,7 @@ static bool record_plan(const ConvPlan *plan, const Trial *t, void *workspace,
 }
 
 // Returns the milliseconds of one run; infinite if the engine fails, or its memory is not there.
-static float time_plan(const ConvPlan *plan, void *arg)
+static float time_plan(const CudnnPlan *plan, void *arg)
 {
     const Trial *t = arg;
     cudaStream_t stream = t->lane->stream->handle;
@@ -110,7 +110,7 @@ static bool is_same(ConvProblem a, ConvProblem b) { return memcmp(&a, &b, sizeof
 // There is no race if bits must be the same in every run, because each run may have a different
 // winner; if other processes slow down the engines; and for a second batch size, as memory may be
 // short.
-static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass)
+static const CudnnPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass)
 {
     bool race = !ops->config.deterministic && !ops->device->takes_turns;
     struct TunedPlan *tuned;
@@ -234,7 +234,7 @@ void conv_plans_free(Ops *ops)
 {
     for (struct TunedPlan *tuned = ops->plans, *next; tuned; tuned = next) {
         next = tuned->next;
-        conv_plan_free(&tuned->plan);
+        cudnn_plan_free(&tuned->plan);
         free(tuned);
     }
 }

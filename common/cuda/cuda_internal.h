@@ -71,6 +71,8 @@ struct Ops {
     Event *forked, *joined;     // main's work when beside begins, beside's when main waits
     bool beside_is_done;
     struct TunedPlan *plans;
+    struct FusedPlans *fused;
+    const char *attention;      // what the log said
     int norm_processes;         // processes that share a BatchNorm batch; 0, 1: none do
     OpsGather norm_gather;
     void *norm_gather_arg;
@@ -94,6 +96,16 @@ void heads_copy(Ops *ops, const OpSpec *s, int parts, bool split, const void *fr
 // h becomes dropout(P). Unless dh is NULL, dh becomes dP, and ds the gradient of the scores.
 void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores, void *h,
                   float *dh, void *ds);
+
+// --- fused attention: attention_fused.c ----------------------------------------------------------
+
+typedef struct Fused Fused;
+// NULL: attention_cuda.c does it. With DDP_ATTENTION=fused, the log says which of both.
+Fused *fused_new(const Op *op);
+void fused_free(Fused *fused);
+void fused_forward(const Fused *fused, const OpArgs *args);
+void fused_backward(const Fused *fused, const OpArgs *args);
+void fused_plans_free(Ops *ops);
 
 // --- matrix products -----------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ Ops *ops_new(Device *device, const OpsConfig *config)
 void ops_free(Ops *ops)
 {
     conv_plans_free(ops);
+    fused_plans_free(ops);
     lane_close(&ops->main);
     lane_close(&ops->beside);
     stream_free(ops->beside.stream);

@@ -10,7 +10,8 @@
 //   graph    the captured work and its dependencies; replayed in one of the orders that these allow
 //            (FAKE_ORDER)
 //   kernel   a fiber for each thread of a block; barriers, shuffles, shared memory, atomics (simt.cc)
-//   cuDNN    the convolution that the descriptors describe, as plain loops in f32; likewise cuBLASLt's products
+//   cuDNN    the convolution or attention that the descriptors describe, as plain loops in f32; likewise cuBLASLt's
+//            products
 //   NCCL     ranks meet, and add up their values, in a file that all of them map
 //
 // So tests can compare results with PyTorch's and the CPU backend's. If a program misses a wait, its weights may differ

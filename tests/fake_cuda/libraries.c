@@ -5,20 +5,23 @@
 
 #include <cublasLt.h>
 #include <cudnn.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 // --- cuDNN: descriptors, and their attributes ----------------------------------------------------
 
-enum { MAX_ATTRIBUTES = 16, MAX_VALUES = 4 };
+enum { MAX_ATTRIBUTES = 16, MAX_VALUES = 32 };
+
+typedef struct Attribute {
+    int name;
+    int64_t count, values[MAX_VALUES];
+} Attribute;
 
 typedef struct Descriptor {
     int type, count;
-    struct {
-        int name;
-        int64_t values[MAX_VALUES];
-    } attributes[MAX_ATTRIBUTES];
+    Attribute attributes[MAX_ATTRIBUTES];
 } Descriptor;
 
 struct cudnnContext {
@@ -43,6 +46,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
     return CUDNN_STATUS_SUCCESS;
 }
 
+size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
 const char *cudnnGetErrorString(cudnnStatus_t status) { return "a fake error"; }
 void cudnnGetLastErrorString(char *text, size_t size) { snprintf(text, size, "a fake error"); }
 
@@ -69,27 +73,35 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
     Descriptor *d = descriptor;
     bool wide = type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_HANDLE || type == CUDNN_TYPE_VOID_PTR ||
                 type == CUDNN_TYPE_BACKEND_DESCRIPTOR;
+    size_t width = wide ? 8 : type == CUDNN_TYPE_BOOLEAN ? 1 : 4;
     if (d->count == MAX_ATTRIBUTES || count > MAX_VALUES)
         fake_die("too many attributes or values for a cuDNN descriptor");
-    d->attributes[d->count].name = name;
+    Attribute *a = &d->attributes[d->count++];
+    *a = (Attribute){ name, count, { 0 } };
     for (int64_t i = 0; i < count; i++)
-        memcpy(&d->attributes[d->count].values[i], (const char *)values + i * (wide ? 8 : 4), wide ? 8 : 4);
-    d->count++;
+        memcpy(&a->values[i], (const char *)values + (size_t)i * width, width);
     return CUDNN_STATUS_SUCCESS;
+}
+
+// NULL: it is not set.
+static const Attribute *attribute_of(const Descriptor *d, int name)
+{
+    for (int i = 0; i < d->count; i++)
+        if (d->attributes[i].name == name)
+            return &d->attributes[i];
+    return NULL;
 }
 
 static const int64_t *values_of(const Descriptor *d, int name)
 {
-    for (int i = 0; i < d->count; i++)
-        if (d->attributes[i].name == name)
-            return d->attributes[i].values;
-    fake_die("a cuDNN descriptor without attribute %d", name);
+    const Attribute *a = attribute_of(d, name);
+    if (!a)
+        fake_die("a cuDNN descriptor without attribute %d", name);
+    return a->values;
 }
 
-static Descriptor *part_of(const Descriptor *d, int name)
-{
-    return (Descriptor *)(uintptr_t)values_of(d, name)[0];
-}
+static Descriptor *part_at(const Attribute *a, int64_t i) { return (Descriptor *)(uintptr_t)a->values[i]; }
+static Descriptor *part_of(const Descriptor *d, int name) { return (Descriptor *)(uintptr_t)values_of(d, name)[0]; }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
 {
@@ -103,11 +115,11 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
 
 static size_t workspace_of(const Descriptor *operation) { return 1000 + 4096 * ((size_t)operation->type % 7); }
 
-static const Descriptor *operation_of(const Descriptor *plan)
+static const Attribute *operations_of(const Descriptor *plan)
 {
     const Descriptor *configuration = part_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     const Descriptor *graph = part_of(configuration, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-    return part_of(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    return attribute_of(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
 }
 
 // A heuristic offers one engine, which has no notes.
@@ -123,7 +135,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
         cudnnBackendSetAttribute(*(Descriptor **)values, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
     } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
-        *(int64_t *)values = (int64_t)workspace_of(operation_of(d));
+        *(int64_t *)values = (int64_t)workspace_of(part_at(operations_of(d), 0));
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -131,23 +143,29 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
 typedef struct Tensor {
     int64_t dims[4], strides[4];        // of (n, c, h, w)
     NumberType type;
+    bool in_memory;                     // of the device: neither virtual nor a scalar
     void *p;
+    const Descriptor *made_from;
+    float scalar, *array;               // in a formula; the array is as tensor_copy makes it
 } Tensor;
 
-static Tensor tensor_of(const Descriptor *operation, int name, const Descriptor *pack)
+static Tensor tensor_of(const Descriptor *d, const Descriptor *pack)
 {
-    const Descriptor *d = part_of(operation, name);
-    const int64_t *uids = values_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    bool scalar = attribute_of(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+    const Attribute *uids = attribute_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
     const int64_t *pointers = values_of(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
     int64_t type = values_of(d, CUDNN_ATTR_TENSOR_DATA_TYPE)[0];
-    Tensor t = { .type = type == CUDNN_DATA_FLOAT  ? NUMBER_F32
-                         : type == CUDNN_DATA_HALF ? NUMBER_F16
-                                                   : NUMBER_BF16 };
+    Tensor t = { .type = type == CUDNN_DATA_HALF       ? NUMBER_F16
+                         : type == CUDNN_DATA_BFLOAT16 ? NUMBER_BF16
+                                                       : NUMBER_F32,    // also for virtual integers
+                 .in_memory = !scalar && !attribute_of(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL), .made_from = d };
     memcpy(t.dims, values_of(d, CUDNN_ATTR_TENSOR_DIMENSIONS), sizeof t.dims);
     memcpy(t.strides, values_of(d, CUDNN_ATTR_TENSOR_STRIDES), sizeof t.strides);
-    for (int i = 0; i < 3; i++)
-        if (uids[i] == values_of(d, CUDNN_ATTR_TENSOR_UNIQUE_ID)[0])
+    for (int64_t i = 0; i < uids->count; i++)
+        if (uids->values[i] == values_of(d, CUDNN_ATTR_TENSOR_UNIQUE_ID)[0])
             t.p = (void *)(uintptr_t)pointers[i];
+    if (scalar)
+        t.scalar = *(float *)t.p;
     return t;
 }
 
@@ -157,7 +175,7 @@ static void tensor_copy(const Tensor *t, float *array, bool back)
     int64_t last = 0;
     for (int i = 0; i < 4; i++)
         last += (t->dims[i] - 1) * t->strides[i];
-    fake_need(t->p, (size_t)(last + 1) * number_bytes(t->type), "a convolution's tensor");
+    fake_need(t->p, (size_t)(last + 1) * number_bytes(t->type), "a tensor");
     for (int64_t n = 0; n < t->dims[0]; n++)
         for (int64_t h = 0; h < t->dims[2]; h++)
             for (int64_t w = 0; w < t->dims[3]; w++)
@@ -170,10 +188,14 @@ static void tensor_copy(const Tensor *t, float *array, bool back)
                 }
 }
 
+static int64_t tensor_count(const Tensor *t) { return t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]; }
+
 static float *tensor_array(const Tensor *t, bool zero)
 {
-    float *array = calloc((size_t)(t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]), sizeof *array);
-    if (!zero)
+    float *array = calloc((size_t)tensor_count(t), sizeof *array);
+    if (zero)
+        *array = t->scalar;             // 0 for others
+    else
         tensor_copy(t, array, false);
     return array;
 }
@@ -272,19 +294,147 @@ static Convolution convolution_of(const Descriptor *o, const Descriptor *pack)
     while (names[pass][0] != o->type)
         pass++;
     const Descriptor *how = part_of(o, names[pass][4]);
-    Convolution c = { pass, tensor_of(o, names[pass][1], pack), tensor_of(o, names[pass][2], pack),
-                      tensor_of(o, names[pass][3], pack), .workspace_bytes = workspace_of(o),
+    Convolution c = { pass, tensor_of(part_of(o, names[pass][1]), pack), tensor_of(part_of(o, names[pass][2]), pack),
+                      tensor_of(part_of(o, names[pass][3]), pack), .workspace_bytes = workspace_of(o),
                       .workspace = part_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE) };
     memcpy(c.stride, values_of(how, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES), sizeof c.stride);
     memcpy(c.pad, values_of(how, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS), sizeof c.pad);
     return c;
 }
 
+// --- cuDNN: formulas of several operations, for attention ----------------------------------------
+
+typedef struct Formula {
+    const Attribute *operations;
+    Tensor tensors[MAX_VALUES];
+    int count;
+    void *workspace;
+} Formula;
+
+// NULL: the formula does not have it.
+static Tensor *tensor_from(Formula *f, const Descriptor *d)
+{
+    for (int i = 0; i < f->count; i++)
+        if (f->tensors[i].made_from == d)
+            return &f->tensors[i];
+    return NULL;
+}
+
+static Formula formula_of(const Attribute *operations, const Descriptor *pack)
+{
+    Formula f = { operations, .workspace = part_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE) };
+    for (int64_t i = 0; i < operations->count; i++)
+        for (int j = 0; j < part_at(operations, i)->count; j++) {
+            const Descriptor *part = part_at(&part_at(operations, i)->attributes[j], 0);
+            if (part->type != CUDNN_BACKEND_TENSOR_DESCRIPTOR || tensor_from(&f, part))
+                continue;
+            if (f.count == MAX_VALUES)
+                fake_die("a cuDNN graph of more than %d tensors", MAX_VALUES);
+            f.tensors[f.count++] = tensor_of(part, pack);
+        }
+    return f;
+}
+
+// The number of head h of sample n, at row i and column j. Along a side of length 1, one number is for all.
+static const float *at(const Tensor *t, int64_t n, int64_t h, int64_t i, int64_t j)
+{
+    const int64_t *d = t->dims;
+    return t->array + ((n % d[0] * d[2] + i % d[2]) * d[3] + j % d[3]) * d[1] + h % d[1];
+}
+
+static float pointwise(int64_t mode, float x, float b, float choice, int64_t index)
+{
+    switch (mode) {
+    case CUDNN_POINTWISE_ADD: return x + b;
+    case CUDNN_POINTWISE_SUB: return x - b;
+    case CUDNN_POINTWISE_MUL: return x * b;
+    case CUDNN_POINTWISE_DIV: return x / b;
+    case CUDNN_POINTWISE_EXP: return expf(x);
+    case CUDNN_POINTWISE_LOG: return logf(x);
+    case CUDNN_POINTWISE_IDENTITY: return x;
+    case CUDNN_POINTWISE_CMP_GE: return x >= b;
+    case CUDNN_POINTWISE_GEN_INDEX: return (float)index;
+    case CUDNN_POINTWISE_BINARY_SELECT: return choice != 0 ? x : b;
+    default: fake_die("mode %d of a pointwise operation", (int)mode);
+    }
+}
+
+// The sum of products or, without b, the sum or maximum of x's row.
+static float fold(const Tensor *x, const Tensor *b, bool max, int64_t n, int64_t h, int64_t i, int64_t j)
+{
+    const float *row = at(x, n, h, i, 0), *column = b ? at(b, n, h, 0, j) : NULL;
+    float result = max ? -INFINITY : 0;
+    for (int64_t k = 0; k < x->dims[3]; k++, row += x->dims[1], column += b ? b->dims[3] * b->dims[1] : 0)
+        result = max ? fmaxf(result, *row) : result + *row * (b ? *column : 1);
+    return result;
+}
+
+// Each kind of operation has its own names of attributes; 0: none. A reshape is a transpose.
+static void run_operation(Formula *f, const Descriptor *o)
+{
+    enum { TYPE, X, B, CHOICE, Y, HOW, MODE, NAMES };
+    static const int all[][NAMES] = {
+#define OPERATION(name) CUDNN_BACKEND_OPERATION_##name##_DESCRIPTOR
+#define PART(name) CUDNN_ATTR_OPERATION_##name
+        { OPERATION(MATMUL), PART(MATMUL_ADESC), PART(MATMUL_BDESC), 0, PART(MATMUL_CDESC) },
+        { OPERATION(RESHAPE), PART(RESHAPE_XDESC), 0, 0, PART(RESHAPE_YDESC) },
+        { OPERATION(REDUCTION), PART(REDUCTION_XDESC), 0, 0, PART(REDUCTION_YDESC), PART(REDUCTION_DESC),
+          CUDNN_ATTR_REDUCTION_OPERATOR },
+        { OPERATION(POINTWISE), PART(POINTWISE_XDESC), PART(POINTWISE_BDESC), PART(POINTWISE_TDESC),
+          PART(POINTWISE_YDESC), PART(POINTWISE_PW_DESCRIPTOR), CUDNN_ATTR_POINTWISE_MODE },
+    };
+    const int *names = all[0];
+    Tensor *parts[HOW] = { NULL };
+    while (names[TYPE] != o->type)
+        names += NAMES;
+    for (int i = X; i <= Y; i++)
+        if (attribute_of(o, names[i]))
+            parts[i] = tensor_from(f, part_of(o, names[i]));
+    const Tensor *x = parts[X], *b = parts[B], *choice = parts[CHOICE], *y = parts[Y];
+    const Descriptor *how = names[HOW] ? part_of(o, names[HOW]) : NULL;
+    const Attribute *axis = how ? attribute_of(how, CUDNN_ATTR_POINTWISE_AXIS) : NULL;
+    int64_t mode = how ? values_of(how, names[MODE])[0] : 0, columns = y->dims[3], heads = y->dims[1];
+    for (int64_t k = 0; k < tensor_count(y); k++) {
+        int64_t h = k % heads, j = k / heads % columns, row = k / heads / columns, rounded = 0;
+        int64_t n = row / y->dims[2], i = row % y->dims[2];
+        float value;
+        if (o->type == OPERATION(RESHAPE))
+            value = *at(x, n, h, j, i);
+        else if (o->type == OPERATION(POINTWISE))
+            value = pointwise(mode, *at(x, n, h, i, j), b ? *at(b, n, h, i, j) : 0,
+                              choice ? *at(choice, n, h, i, j) : 0, axis && axis->values[0] == 2 ? i : j);
+        else
+            value = fold(x, b, mode == CUDNN_REDUCE_TENSOR_MAX, n, h, i, j);
+        number_set(&rounded, y->type, 0, value);
+        y->array[k] = (float)number_get(&rounded, y->type, 0);
+    }
+    if (y->in_memory)
+        tensor_copy(y, y->array, true);
+}
+
+static void run_formula(void *arg)
+{
+    Formula *f = arg;
+    fake_need(f->workspace, workspace_of(part_at(f->operations, 0)), "a formula's workspace");
+    for (int i = 0; i < f->count; i++)
+        f->tensors[i].array = tensor_array(&f->tensors[i], !f->tensors[i].in_memory);
+    for (int64_t i = 0; i < f->operations->count; i++)
+        run_operation(f, part_at(f->operations, i));
+    for (int i = 0; i < f->count; i++)
+        free(f->tensors[i].array);
+}
+
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack)
 {
-    Convolution c = convolution_of(operation_of(plan), pack);
-    fake_do(handle->stream, "convolution", run_convolution, &c, sizeof c);
+    const Attribute *operations = operations_of(plan);
+    if (operations->count == 1) {
+        Convolution c = convolution_of(part_at(operations, 0), pack);
+        fake_do(handle->stream, "convolution", run_convolution, &c, sizeof c);
+    } else {
+        Formula f = formula_of(operations, pack);
+        fake_do(handle->stream, "attention", run_formula, &f, sizeof f);
+    }
     return cudaGetLastError() ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
 }
 
