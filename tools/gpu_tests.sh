@@ -103,7 +103,7 @@ fused_gpt()
 {
     local which losses=()
     command_of cuda 1 07_dist_eval "${small[@]}" --no-deterministic -a gpt --data "text:$root/tools/bench.py" \
-        --block 128 -b 8 --train-samples 96 --test-samples 16 "$@"
+        --layers 2 --block 128 -b 4 --train-samples 16 --test-samples 4 "$@"
     for which in plain fused; do
         DDP_ATTENTION=$which "${command[@]}" >out 2>&1 || { cat out >&2; return 1; }
         losses+=("$(sed -n 's/.*== test: loss: \([0-9.]*\).*/\1/p' out)")
