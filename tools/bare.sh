@@ -23,10 +23,11 @@ bare=$(mktemp -d "${TMPDIR:-/tmp}/ddp-bare.XXXXXX") log=$root/build/bare-$releas
 clean()
 {
     kill -KILL -1 2>/dev/null || true       # of this script's processes
-    umount -R "$bare"/{dev,sys,proc} 2>/dev/null || true
+    umount -R "$bare" 2>/dev/null || true
     rm -rf --one-file-system "$bare"
 }
 trap clean EXIT
+mount --bind "$bare" "$bare"            # only below a mount point can tests make hosts with mounts of their own
 trap 'exit 130' INT TERM
 mkdir -p "$root/build"
 : >"$log"
