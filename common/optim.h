@@ -29,8 +29,8 @@ void optim_options(Args *args, OptimConfig *config);
 void optim_scale_options(Args *args, OptimConfig *config);
 
 // The learning rate of a step, which is counted from 0 over all epochs, of a run with so many
-// ranks. It depends only on the arguments, so a checkpoint need not store it; and a run that goes
-// on with another global batch, and so with longer or shorter epochs, goes on at the same epoch.
+// ranks. It depends only on the arguments, so a checkpoint need not store it. A run may resume with
+// another global batch: its epochs then have another number of steps, but the epoch is the same.
 double optim_lr(const OptimConfig *config, int ranks, int64_t step, int64_t steps_per_epoch,
                 int64_t epochs);
 

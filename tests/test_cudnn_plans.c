@@ -211,7 +211,7 @@ TEST(plans_use_tensor_cores)
     cudnnBackendDestroyDescriptor(rules.profile);
 }
 
-// cuDNN compiles these plans, which takes a second for each, so the H200 stands for others with other sizes.
+// cuDNN needs about a second to compile each plan, so only the H200's are made in several sizes.
 TEST(attention_has_plans_on_every_gpu_from_8_0)
 {
     static const int sizes[][2] = { { 1024, 64 }, { 64, 32 }, { 256, 64 }, { 1024, 128 } };    // T, width of a head
