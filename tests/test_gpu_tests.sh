@@ -25,7 +25,7 @@ check "which attention" grep -q "^fused_gpt .* fused by cuDNN$" "$TMP/output"
 check "the log of each" grep -q "^    | twice: [0-9a-f]* and" "$there/build/gpu-report.txt"
 expect 0 "there is one GPU" gpu_tests nccl_2_ranks
 FAKE_NCCL_VERSION=22809 NCCL_HOSTID=one expect 1 "0 passed, 1 failed" gpu_tests shared_2_ranks
-check "the reason" grep -q "rank 1 has the same GPU as rank 0" "$TMP/output"
+check "the reason" grep -q "rank 1 has the same GPU as rank 0" "$there/build/gpu-report.txt"
 expect 2 "no test's name matches nothing" gpu_tests nothing
 FAKE_GPUS=0 expect 77 "there is no GPU" gpu_tests
 
