@@ -37,9 +37,7 @@ while read -r type far options; do
     [[ $type != f32 ]] || check "$type: two ranks print the test results of one" diff 1.test 2.test
 done <<'END'
 f32  1e-6 --amp off --no-tf32
-bf16 0.02 --amp bf16
-sent 0.02 --amp bf16 --compress bf16
-fp16 0.02 --amp fp16 --loss-scale 1024 --clip-norm 1
-part 0.02 --amp fp16 --loss-scale 1024 --accumulate 2 --compress fp16
+bf16 0.02 --amp bf16 --compress bf16
+fp16 0.02 --amp fp16 --loss-scale 1024 --accumulate 2 --clip-norm 1
 END
 test_done

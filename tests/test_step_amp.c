@@ -10,9 +10,12 @@
 // At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the gradient of a small
 // layer a lot, in PyTorch as in ours. So each distance is a root mean square over five states. A loss is only one
 // number in each state. So its limit is six times, which luck alone exceeds once in 1,500 tries (F distribution).
+// On the mock, which takes half a minute for a state, there is only the first, and its loss is not judged.
 // On a CPU with bf16 instructions the test runs again without them.
 #include "step_reference.h"
 #include "test_device.h"
+
+#include <errno.h>
 
 enum { STATES = 5, OUTCOMES = 200 };
 
@@ -105,7 +108,7 @@ static void try_state(int state, Distances verdicts[], int count)
 
 static double ratio_of(const Closeness *closeness) { return sqrt(closeness->ours / closeness->theirs); }
 
-static void conclude(const Distances *verdict)
+static void conclude(const Distances *verdict, int states)
 {
     double loss = sqrt(verdict->ours / verdict->theirs), typical = 1, worst = 0;
     const char *name = "";
@@ -119,7 +122,7 @@ static void conclude(const Distances *verdict)
     }
     printf("%s: distance from exact / PyTorch autocast's in %s: %.2f (%d tensors; worst %.2f, %s; losses %.2f)\n",
            type_names[verdict->type], type_names[verdict->like], typical, verdict->count, worst, name, loss);
-    EXPECT(mistaken ? typical > 2 : typical <= 1.5 && loss <= 6, "%s judged as %s: %g, losses %g",
+    EXPECT(mistaken ? typical > 2 : typical <= 1.5 && (loss <= 6 || states < STATES), "%s judged as %s: %g, losses %g",
            type_names[verdict->type], type_names[verdict->like], typical, loss);
 }
 
@@ -128,11 +131,12 @@ TEST(steps_in_16_bits)
 {
     static Distances verdicts[3] = { { TYPE_BF16, TYPE_BF16 }, { TYPE_BF16, TYPE_F16 }, { TYPE_F16, TYPE_F16 } };
     int count = !ops_emulates(device, TYPE_F16) || ops_emulates(device, TYPE_BF16) ? 3 : 2;
+    int states = strstr(program_invocation_short_name, "_fake") ? 1 : STATES;
     amp = file_open("amp.safetensors");
-    for (int state = 1; state <= STATES; state++)
+    for (int state = 1; state <= states; state++)
         try_state(state, verdicts, count);
     for (int i = 0; i < count; i++)
-        conclude(&verdicts[i]);
+        conclude(&verdicts[i], states);
     st_close(&amp);
 }
 
