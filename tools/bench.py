@@ -32,6 +32,7 @@ from datetime import date
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HERE = os.path.join(ROOT, "tools")
 WIRE = os.path.join(ROOT, "tests", "wire.sh")
+BUSY = 0.5                              # a load of 0.5 per core
 CORES = len(os.sched_getaffinity(0))
 IMAGE_MB = (3072 + 4) / 2**20           # one of our images in memory, with its label
 WEIGHTS = 44726568                      # bytes of ResNet-18's, in float32
@@ -83,8 +84,23 @@ def seconds_until(text, command, env=None):
     return seconds, found
 
 
-def in_turns(rounds, sides):
+def busy_share():
+    """-> the share of time for which other programs keep our cores busy, over five seconds in which we do nothing"""
+    def times():
+        with open("/proc/stat", encoding="ascii") as file:
+            rows = [line.split() for line in file if re.match(r"cpu\d", line)]
+        rows = [list(map(int, row[1:9])) for row in rows if int(row[0][3:]) in os.sched_getaffinity(0)]
+        total, waiting = sum(map(sum, rows)), sum(row[3] + row[4] for row in rows)     # idle, or for a disk
+        return total, total - waiting
+    before = times()
+    time.sleep(5)
+    total, busy = (after - begin for after, begin in zip(times(), before))
+    return busy / total
+
+
+def in_turns(bench, rounds, sides):
     """{side: [its result in each round]}"""
+    bench.wait_for_quiet()
     found = {name: [] for name in sides}
     for number in range(1, rounds + 1):
         for name, side in sides.items():
@@ -94,9 +110,9 @@ def in_turns(rounds, sides):
     return found
 
 
-def medians(rounds, sides):
+def medians(bench, rounds, sides):
     """{side: the median of its results}"""
-    return {name: median(values) for name, values in in_turns(rounds, sides).items()}
+    return {name: median(values) for name, values in in_turns(bench, rounds, sides).items()}
 
 
 class Bench:
@@ -106,9 +122,24 @@ class Bench:
         self.args, self.build, self.data = args, args.build, args.data
         self.set = f"cifar10:{self.data}" if self.data else "synthetic"
         self.rounds = args.rounds or (1 if args.quick else args.default_rounds)
-        self.load = os.getloadavg()[0]
+        self.revision, self.busy = revision(), 0.0
         self.out = f"{ROOT}/build/bench/{args.name}"
         os.makedirs(self.out, exist_ok=True)
+
+    def wait_for_quiet(self):
+        """A table is measured only while other programs leave half of each core."""
+        if self.args.quick:
+            return
+        deadline, busy = time.monotonic() + 300, busy_share()
+        if busy >= BUSY and not self.args.busy:
+            say(f"bench: other programs use {100 * busy:.0f} % of the cores; waiting up to 5 minutes for less than "
+                f"{100 * BUSY:.0f} % (--busy measures now)")
+            while busy >= BUSY and time.monotonic() < deadline:
+                busy = busy_share()
+            if busy >= BUSY:
+                sys.exit(f"bench: no table is written: other programs still use {100 * busy:.0f} % of the cores; end them, "
+                         "or measure with --busy")
+        self.busy = max(self.busy, busy)
 
     def steps(self, count):
         return 20 if self.args.quick else count
@@ -157,6 +188,9 @@ class Bench:
             open(complete, "w", encoding="utf-8").close()
         return python
 
+    def torch_version(self):
+        return "PyTorch " + output_of([self.python(), "-c", "import torch; print(torch.__version__)"])
+
     def torch(self, what, **options):
         """-> the command for PyTorch's side."""
         options = {"threads": CORES, "data": self.data} | options
@@ -185,7 +219,7 @@ class Torch:
     def __init__(self, bench, what, modes, shows_all=False, **options):
         self.bench, self.what, self.shows_all, self.options = bench, what, shows_all, options
         self.modes = [mode for mode in modes if not (bench.args.quick and mode.startswith("compile"))]
-        self.processes, self.rates, self.version = {}, {}, ""
+        self.processes, self.rates = {}, {}
         on_cpu = options.get("device") != "cuda"
         if on_cpu and not find_library("tcmalloc_minimal"):
             sys.exit("bench: tcmalloc is missing: apt install libtcmalloc-minimal4")
@@ -218,7 +252,6 @@ class Torch:
                 continue
             say(f"PyTorch's {mode}: {found['samples_per_s']:.0f} a second")
             self.rates.setdefault(mode, []).append(found["samples_per_s"])
-            self.version = found["torch"]
         if not self.rates:
             raise RuntimeError(f"PyTorch does not run here: see {self.bench.out}/torch-*.log")
         if not self.shows_all:
@@ -291,15 +324,34 @@ def machine():
 
 
 def revision():
-    with contextlib.suppress(OSError):
-        command = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                              check=False).stdout.strip() or "unknown"
-    return "unknown"
+    """The commit, and whether the tracked files differ from it, except the page of tables. Without git, $DDP_COMMIT or the
+    bundle's file `about` names it."""
+    given = os.environ.get("DDP_COMMIT")
+    if given:
+        return f"commit {given}"
+    if os.path.exists(f"{ROOT}/.git"):
+        git = ["git", "-C", ROOT]
+        try:
+            commit = output_of([*git, "rev-parse", "--short=8", "HEAD"])
+            changed = output_of([*git, "status", "--porcelain", "-uno", "--", ".", ":!docs/benchmarks.md"])
+        except (OSError, subprocess.CalledProcessError):
+            sys.exit(f"bench: git cannot name the commit of {ROOT}; DDP_COMMIT=COMMIT names it")
+        return f"commit {commit}" + " with changes" * bool(changed)
+    with contextlib.suppress(OSError, StopIteration), open(f"{ROOT}/about", encoding="utf-8") as file:
+        return "commit " + next(line.split()[1] for line in file if line.startswith("revision:"))
+    return "commit unknown (no git; DDP_COMMIT names it)"
+
+
+def output_of(command):
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def heading(bench, *more):
-    return "; ".join([machine(), *more, str(date.today()), f"commit {revision()}", f"load {bench.load:.1f}",
+    """The first line below a table's name."""
+    load = f"other programs used {100 * bench.busy:.0f} % of the cores"
+    if bench.busy >= BUSY:
+        load = f"**on a busy machine: {load}**"
+    return "; ".join([machine(), *more, str(date.today()), bench.revision, load,
                       f"medians of {bench.rounds} round{'s'[:bench.rounds > 1]}"]) + "."
 
 
@@ -370,7 +422,7 @@ def operations(arch, channels, size):
 def compare(b, ours, torch, kind):
     """-> {"ours", "torch" or "limit": [the rate in each round]}"""
     limit = Torch(b, "product", ["default"], type=kind)
-    found = in_turns(b.rounds, {"ours": ours, "torch": torch, "limit": limit})
+    found = in_turns(b, b.rounds, {"ours": ours, "torch": torch, "limit": limit})
     torch.close()
     limit.close()
     return found
@@ -412,7 +464,7 @@ def net_job(b, arch, channels, size, batch, kind, group, steps):
 def write_compared(b, jobs, what, *more):
     """jobs: (row, PyTorch's side, {kind: the limit}) of each."""
     rows, torches, limits = zip(*jobs)
-    b.write(heading(b, f"{CORES} threads", f"PyTorch {torches[0].version}") + what,
+    b.write(heading(b, f"{CORES} threads", b.torch_version()) + what,
             table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)", *more), rows),
             limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}))
 
@@ -426,19 +478,19 @@ def bench_epoch(b):
     step, workers, images = "01_single_gpu", min(CORES, 4), 5120 if b.args.quick else 25600
     common = ("--threads", CORES, "-b", 256)
     torch = Torch(b, "step", MODES, steps=b.steps(30))
-    torch()
+    in_turns(b, 1, {"torch": torch})
     torch.close()
     epoch = b.command(step, 0, *common, "--epochs", 1, "-p", 49, "--train-samples", images, "--test-samples", 256)
-    epochs = in_turns(b.rounds, {
+    epochs = in_turns(b, b.rounds, {
         "ours": lambda: b.events(epoch),
         "torch": lambda: Torch(b, "epoch", [torch.best()], workers=workers, steps=images // 256, group=50).once()})
     start = b.command(step, 0, *common, "--max-steps", 1, "-p", 1)
-    first = in_turns(b.rounds + 1, {        # the first round is not measured
+    first = in_turns(b, b.rounds + 1, {        # the first round is not measured
         "ours": lambda: seconds_until("== step:", start)[0],
         "torch": lambda: seconds_until('"loss"', b.torch("first", workers=workers), os.environ)[0]})
     theirs = epochs["torch"]
     b.write(
-        heading(b, f"{CORES} threads", f"PyTorch {torch.version}, {torch.best()}")
+        heading(b, f"{CORES} threads", f"{b.torch_version()}, {torch.best()}")
         + f" ResNet-18, 3x32x32, batch 256, f32; epochs of {images} images.",
         table(COMPARED, epoch_rows(epochs, first)),
         f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch reads it with a DataLoader with {workers} "
@@ -526,12 +578,12 @@ def bench_folder(b):
     sides = {f"ours, {n}": lambda n=n: ours(n) for n in sorted({1, CORES})}
     torches = {n: Torch(b, "folder", ["default"], data=tree, workers=n, batch=64, threads=1)
                for n in sorted({1, CORES})}
-    found = medians(b.rounds, sides | {f"torch, {n}": side for n, side in torches.items()})
+    found = medians(b, b.rounds, sides | {f"torch, {n}": side for n, side in torches.items()})
     for side in torches.values():
         side.close()
     count, size = pictures_of(tree)
     b.write(
-        heading(b, f"PyTorch {torches[CORES].version}") + f" {count} JPEG files of {size / 1024:.0f} KiB on average, "
+        heading(b, b.torch_version()) + f" {count} JPEG files of {size / 1024:.0f} KiB on average, "
         "an epoch without a model: RandomResizedCrop(224), flip, normalise; batches of 64.",
         table(COMPARED, [against(f"images/s, {n} worker{'s'[:n > 1]}", found[f"ours, {n}"], found[f"torch, {n}"])
                          for n in torches]))
@@ -553,7 +605,7 @@ def bench_parallel(b):
     ddp = Torch(b, "ddp", LAYOUTS, ranks=2, threads=1, batch=128, steps=b.steps(30))
     step = Torch(b, "step", MODES, threads=2, steps=b.steps(30))
     product = Torch(b, "product", ["default"], threads=2)
-    found = in_turns(b.rounds, {
+    found = in_turns(b, b.rounds, {
         "03": lambda: b.rate("03_ddp_fork", 2, *one),
         "PyTorch's DDP": ddp,
         "01": alone,
@@ -574,7 +626,7 @@ def bench_parallel(b):
         return share_of(rate["limit"], value, operations("resnet18", 3, 32)[0])
 
     b.write(
-        heading(b, "1 thread for each rank and device", f"PyTorch {ddp.version}")
+        heading(b, "1 thread for each rank and device", b.torch_version())
         + " ResNet-18, 3x32x32, float32, batch 128 for each of 2 ranks.",
         table(COMPARED, [
             against(f"03, 2 ranks, against PyTorch's DDP ({ddp.best()}), images/s", rate["03"], ddp.rate(),
@@ -620,7 +672,7 @@ def bench_launch(b):
         ours = b.command("04_ddp_launcher", ranks, *share, "--max-steps", 1, "-p", 1)
         python, *theirs = b.torch("launch", batch=share[1], threads=share[3], workers=1)
         theirs = [f"{os.path.dirname(python)}/torchrun", "--standalone", "--nproc-per-node", ranks, *theirs]
-        found = in_turns(b.rounds + 1, {
+        found = in_turns(b, b.rounds + 1, {
             "launch": lambda: seconds_until("== step:", ours)[0],
             "torchrun": lambda: seconds_until('"rank": 0', theirs, os.environ)[0]})
         first[ranks] = (median(found["torchrun"][1:]), median(found["launch"][1:]))
@@ -629,12 +681,12 @@ def bench_launch(b):
     ours[1:1] = ["--max-restarts", "3"]
     python, *theirs = b.torch("launch", batch=32, threads=1, workers=1, steps=100000)
     theirs = [f"{os.path.dirname(python)}/torchrun", "--standalone", "--nproc-per-node", 2, "--max-restarts", 3, *theirs]
-    again = medians(b.rounds, {"launch": lambda: kill_to_next_step(ours, ours_environment()),
+    again = medians(b, b.rounds, {"launch": lambda: kill_to_next_step(ours, ours_environment()),
                                "torchrun": lambda: kill_to_next_step(theirs, os.environ)})
     deaths = list(zip(*(one_death(b) for _ in range(kills))))
     size, costs = checkpoint_costs(b)
     b.write(
-        heading(b),
+        heading(b, b.torch_version()),
         table(("from launch to the end of the first step, s", "`torchrun`", "`launch`", "ratio"), [
             against(f"{ranks} rank{'s'[:ranks > 1]}, global batch 256", *times, 2)
             for ranks, times in first.items()]),
@@ -735,7 +787,8 @@ def steps_jobs(b):
 def bench_steps(b):
     jobs = steps_jobs(b)
     sent = {what: sent_cell(what, command) for what, command in jobs.items()}
-    runs = in_turns(b.rounds, {what: lambda command=command: b.events_of_ranks([*command, "--max-steps", b.steps(40)])
+    steps = ("--max-steps", b.steps(40))
+    runs = in_turns(b, b.rounds, {what: lambda command=command: b.events_of_ranks([*command, *steps])
                                for what, command in jobs.items()})
     rates = {what: median(rate_of(ranks[0]) for ranks in runs[what]) for what in jobs}
     peaks = {what: median(sum(event(events, "end")["peak_rss_mb"] for events in ranks) for ranks in runs[what])
@@ -786,7 +839,7 @@ def gpu_times(b, command, torch, batch, tokens=1):
     def ours():
         return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
 
-    found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
+    found = in_turns(b, b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
     torch.close()
     return 1e3 * batch / median(found["ours"]), {mode: 1e3 * batch * tokens / median(rates)
                                                  for mode, rates in torch.rates.items()}
@@ -880,6 +933,8 @@ def parse():
     parser.add_argument("--rounds", type=int, help="number of measurements of each side")
     parser.add_argument("--quick", action="store_true",
                         help="test this command: run one short round, print the tables, and write nothing")
+    parser.add_argument("--busy", action="store_true",
+                        help="measure although other programs use half of the cores or more; the table then says so")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--pictures", metavar="DIR", help="for folder: use DIR/train/CLASS/FILE and DIR/val/CLASS/FILE")
     gpu = parser.add_argument_group("options of gpu")

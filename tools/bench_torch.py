@@ -328,7 +328,7 @@ def main():
         os._exit(0)                             # without waiting for the loader's workers
     measure = PREPARE[args.what](args)
     for _ in sys.stdin:
-        print(json.dumps(measure() | {"torch": torch.__version__}), flush=True)
+        print(json.dumps(measure()), flush=True)
 
 
 if __name__ == "__main__":
