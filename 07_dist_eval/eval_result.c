@@ -12,7 +12,7 @@ void result_options(Args *args, ResultConfig *config)
     args_add(args, ARGS_ROWS(
         { "per-class", 0, ARG_FLAG, &config->per_class, NULL, "also print each class's accuracy" },
         { "predictions", 0, ARG_STRING, &config->predictions, "FILE",
-          "write the predictions of the last evaluation (CSV, for ./ddp plot)" }));
+          "write the predictions of the last evaluation (CSV)" }));
 }
 
 // --- counting ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""hostile.py FILE FOLDER - writes changed copies of a gpt's checkpoint: all but controls.st.good must be refused."""
+"""hostile.py FILE FOLDER - writes changed copies of a gpt's checkpoint, which must be refused."""
 import json
 import struct
 import sys
@@ -22,8 +22,6 @@ def main():
         write(f"heads{heads}.st", **{"ddp.heads": heads})
     write("letters.st", **{"ddp.vocabulary": "zz" * classes})
     write("short.st", **{"ddp.vocabulary": "61" * (classes - 1)})
-    controls = "1b9b7f0d0c08310a0b00c285"[:2 * classes].ljust(2 * classes, "0")
-    write("controls.st.good", **{"ddp.vocabulary": controls})
 
 
 main()

@@ -29,16 +29,6 @@ tar -cJf zeros.tar.xz set
 refused "data_batch_1.bin differs from the published file" cifar10 --from zeros.tar.xz
 head -c 2000 zeros.tar.xz >cut.tar.xz
 
-type -P python3 >/dev/null && {
-    for ((i = 0; i < 300; i++)); do printf '%b' "\\x$(printf %x $((i % 10)))row $i."; done | head -c 2100 >records
-    python3 "$SRC/tests/cifar_pickle.py" 300 labels <records >data_batch_1
-    check "records" cmp <("$tree/tools/cifar.py" <data_batch_1) records
-    mkdir python
-    printf 'cos\nsystem\n(S"touch ran"\ntR.' >python/data_batch_1
-    refused "it names os.system" cifar10 --from python
-    check "nothing ran" test ! -e ran
-}
-
 printf '#!/bin/sh\nsleep 30\n' >bin/xz
 chmod +x bin/xz
 expect 124 "" timeout -s INT 1 env PATH="$TMP/bin:$PATH" "$tree/ddp" data cifar10 --from zeros.tar.xz

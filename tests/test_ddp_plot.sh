@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# ./ddp plot: the numbers that it reads from metrics, timelines and predictions. Pictures are drawn only if
-# matplotlib is installed.
+# ./ddp plot: the numbers that it reads from metrics and timelines. Pictures are drawn only if matplotlib is installed.
 # shellcheck disable=SC2016  # a $ in single quotes is for sed and grep
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
@@ -58,17 +57,9 @@ cat >run.json <<'JSON'
 {"ph":"E","pid":0,"tid":1,"ts":81000.000}
 ]
 JSON
-predictions() { for ((i = 0; i < $1; i++)); do echo "$i,$2,$3,$4,$5"; done; }
-{ echo index,label,prediction,class,predicted; predictions 90 0 0 cat cat; predictions 9 0 1 cat 'big dog'
-  predictions 1 0 2 cat '<&>'; predictions 1000 1 1 'big dog' 'big dog'; predictions 25 2 1 '<&>' 'big dog'
-  predictions 75 2 4 '<&>' 4; } >confusion.csv
-
-expect 2 "can share a picture" ddp plot a.jsonl confusion.csv
 expect 2 "FILE.html is for --trace files" ddp plot a.jsonl -o a.html
 head -1 a.jsonl >config.jsonl
 expect 1 "config.jsonl: no steps and no epochs" ddp plot config.jsonl
-sed '3s/1,0/1,x/' confusion.csv >broken.csv
-expect 1 "broken.csv: line 3: no prediction" ddp plot -o broken.svg broken.csv
 check "no picture was drawn" test -z "$(ls ./*.svg 2>/dev/null)"
 
 # A resumed run looks like one that was not interrupted, and a loss of null is no point.
@@ -90,7 +81,7 @@ def so(what, found, wanted):
 lanes = list(why.read_timeline("run.json").values())
 so("three steps; the last ends with its epoch", why.find_steps(lanes[0]), [(1, 11), (11, 31), (31, 71)])
 so("a span without an end ends with the timeline", lanes[-1][-1].end, 81)
-span = lambda name, begin: why.Span("", "", begin, begin + 1, name)
+span = lambda name, begin: why.Span(begin, begin + 1, name)
 parts = [span("forward", 0), span("forward", 1), span("optimizer", 2), span("forward", 3), span("forward", 4)]
 why.set_parents(parts)
 so("a batch in parts is one step", why.find_steps(parts), [(0, 3), (3, 5)])
@@ -98,9 +89,6 @@ so("a batch in parts is one step", why.find_steps(parts), [(0, 3), (3, 5)])
 train, test = plot.read_run("a.jsonl")
 so("points of training and of the test set", (len(train), train[-1], test[-1]), (30, (3.0, 0.6, 60.0), (3, 0.8, 57.0)))
 so("a resumed run", plot.read_run("resumed.jsonl"), (train, test))
-so("a matrix", plot.describe_confusion(*plot.read_confusion("confusion.csv")),
-   "90.83 % of 1200 images right; <&> is predicted as 4 most often, 75 times")
-so("no mistakes", plot.describe_confusion(["it"], [[3]]), "100.00 % of 3 images right; no mistakes")
 END
 check "the numbers" python3 test_plot.py "$SRC"
 
@@ -116,5 +104,4 @@ if ! "${DDP_PYTHON:-python3}" -c "import matplotlib" 2>/dev/null; then
 fi
 expect 0 "runs.svg: " ddp plot a.jsonl "b it's_second.jsonl"
 check "the picture has the names of the runs" grep -q "b it's_second, test" runs.svg
-expect 0 "confusion.svg: 90.83 % of 1200 images right" ddp plot confusion.csv
 test_done

@@ -78,6 +78,6 @@ for what in 'Horovod|Goyal' A100 MLPerf; do
         END { print whole(low) " to " whole(high) " points too high" }')
     check "docs/scaling.md: $what: $range" grep -qF "$range" doc.txt
 done
-expect 0 "" model fit --least "$SRC/docs/scaling.csv"
+expect 0 "" model fit "$SRC/docs/scaling.csv"
 check "docs/scaling.md: the fit" test "$(tail -1 "$TMP/output" | grep -cFxf doc.txt)" = 1
 test_done

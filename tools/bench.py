@@ -28,22 +28,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from ctypes.util import find_library
 from datetime import date
+from statistics import median
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-HERE = os.path.join(ROOT, "tools")
-WIRE = os.path.join(ROOT, "tests", "wire.sh")
+PAGE = f"{ROOT}/docs/benchmarks.md"
+BUSY = 0.5                              # a load of 0.5 per core
 CORES = len(os.sched_getaffinity(0))
-IMAGE_MB = (3072 + 4) / 2**20           # one of our images in memory, with its label
-WEIGHTS = 44726568                      # bytes of ResNet-18's, in float32
-GRADIENTS = 16939304                    # without weights that multiply only padding
+HALF = max(1, CORES // 2)
+GRADIENTS = 16939304                    # bytes of ResNet-18's, without weights that multiply only padding
+TCMALLOC = "libtcmalloc_minimal.so.4"   # the fastest of four allocators for PyTorch, in each job of docs/benchmarks.md
 
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
-
-
-def median(values):
-    return statistics.median(values)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -70,21 +67,27 @@ def run(command):
     return done.stdout
 
 
-def seconds_until(text, command, env=None):
-    """-> seconds from the start of the command to its first line with this text, and the line."""
-    command, begin, seconds, found = shown(command), time.perf_counter(), None, ""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env=env or ours_environment()) as process:
-        for line in process.stdout:
-            if text in line and seconds is None:
-                seconds, found = time.perf_counter() - begin, line
-    if seconds is None or process.returncode != 0:
-        raise RuntimeError(f"status {process.returncode}, no line with {text!r}: {shlex.join(command)}")
-    return seconds, found
+def output_of(command):
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def in_turns(rounds, sides):
+def busy_share():
+    """-> the share of time for which other programs keep our cores busy, over five seconds in which we do nothing"""
+    def times():
+        with open("/proc/stat", encoding="ascii") as file:
+            rows = [line.split() for line in file if re.match(r"cpu\d", line)]
+        rows = [list(map(int, row[1:9])) for row in rows if int(row[0][3:]) in os.sched_getaffinity(0)]
+        total, waiting = sum(map(sum, rows)), sum(row[3] + row[4] for row in rows)     # idle, or for a disk
+        return total, total - waiting
+    before = times()
+    time.sleep(5)
+    total, busy = (after - begin for after, begin in zip(times(), before))
+    return busy / total
+
+
+def in_turns(bench, rounds, sides):
     """{side: [its result in each round]}"""
+    bench.wait_for_quiet()
     found = {name: [] for name in sides}
     for number in range(1, rounds + 1):
         for name, side in sides.items():
@@ -94,9 +97,9 @@ def in_turns(rounds, sides):
     return found
 
 
-def medians(rounds, sides):
+def medians(bench, rounds, sides):
     """{side: the median of its results}"""
-    return {name: median(values) for name, values in in_turns(rounds, sides).items()}
+    return {name: median(values) for name, values in in_turns(bench, rounds, sides).items()}
 
 
 class Bench:
@@ -106,12 +109,31 @@ class Bench:
         self.args, self.build, self.data = args, args.build, args.data
         self.set = f"cifar10:{self.data}" if self.data else "synthetic"
         self.rounds = args.rounds or (1 if args.quick else args.default_rounds)
-        self.load = os.getloadavg()[0]
+        self.revision, self.busy = revision(), 0.0
         self.out = f"{ROOT}/build/bench/{args.name}"
         os.makedirs(self.out, exist_ok=True)
 
+    def wait_for_quiet(self):
+        """A table is measured only while other programs leave half of each core."""
+        if self.args.quick:
+            return
+        deadline, busy = time.monotonic() + 300, busy_share()
+        if busy >= BUSY and not self.args.busy:
+            say(f"bench: other programs use {100 * busy:.0f} % of the cores; waiting up to 5 minutes for less than "
+                f"{100 * BUSY:.0f} % (--busy measures now)")
+            while busy >= BUSY and time.monotonic() < deadline:
+                busy = busy_share()
+            if busy >= BUSY:
+                sys.exit(f"bench: no table is written: other programs still use {100 * busy:.0f} % of the cores; "
+                         "end them, or measure with --busy")
+        self.busy = max(self.busy, busy)
+
     def steps(self, count):
         return 20 if self.args.quick else count
+
+    def chosen(self, jobs):
+        """The jobs whose names match --only."""
+        return {name: job for name, job in jobs.items() if re.search(self.args.only or "", name)}
 
     def program(self, name):
         path = f"{self.build}/{name}"
@@ -139,42 +161,41 @@ class Bench:
                     found.append([json.loads(line) for line in file])
             return found
 
-    def events(self, command):
-        return self.events_of_ranks(command)[0]
-
     def rate(self, step, ranks, *options, **name):
-        return rate_of(self.events(self.command(step, ranks, *options, **name)))
+        return rate_of(self.events_of_ranks(self.command(step, ranks, *options, **name))[0])
 
     def python(self):
         """A python with PyTorch, which is installed in build/venv if necessary."""
         python = os.environ.get("DDP_PYTHON") or f"{ROOT}/build/venv/bin/python"
         complete = f"{ROOT}/build/venv/complete"
         if not os.path.exists(complete) and not os.environ.get("DDP_PYTHON"):
-            print("PyTorch for build/venv is a download of up to 5.5 GB; DDP_PYTHON names a Python that has it, and pip "
-                  "takes a mirror from PIP_INDEX_URL or pip.conf", file=sys.stderr)
+            say("PyTorch for build/venv is a download of up to 5.5 GB; DDP_PYTHON names a Python that has it, and pip "
+                "takes a mirror from PIP_INDEX_URL or pip.conf")
             run([sys.executable, "-m", "venv", "--clear", f"{ROOT}/build/venv"])
             run([python, "-m", "pip", "install", "--quiet", "torch", "torchvision", "safetensors", "numpy"])
             open(complete, "w", encoding="utf-8").close()
         return python
 
+    def torch_version(self):
+        return "PyTorch " + output_of([self.python(), "-c", "import torch; print(torch.__version__)"])
+
     def torch(self, what, **options):
         """-> the command for PyTorch's side."""
         options = {"threads": CORES, "data": self.data} | options
         pairs = ((f"--{name}", value) for name, value in options.items() if value)
-        return [self.python(), f"{HERE}/bench_torch.py", what, *(word for pair in pairs for word in pair)]
+        return [self.python(), f"{ROOT}/tools/bench_torch.py", what, *(word for pair in pairs for word in pair)]
 
     def write(self, *parts):
-        """Prints tables and lines. Without --quick, also writes them to docs/benchmarks.md, between <!-- NAME:begin -->
-        and <!-- NAME:end -->."""
-        path, text = f"{ROOT}/docs/benchmarks.md", "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+        """Prints tables and lines. If they are complete, also writes them to docs/benchmarks.md, between
+        <!-- NAME:begin --> and <!-- NAME:end -->."""
+        text = "\n\n".join(parts) + "\n"
         print(text)
-        if self.args.quick:
-            return
-        with open(path, encoding="utf-8") as file:
-            document = file.read()
         begin, end = f"<!-- {self.args.name}:begin -->\n", f"<!-- {self.args.name}:end -->"
-        head, rest = document.split(begin)
-        with open(path, "w", encoding="utf-8") as file:
+        if self.args.quick or self.args.only or self.args.name == "gpu":
+            return
+        with open(PAGE, encoding="utf-8") as file:
+            head, rest = file.read().split(begin)
+        with open(PAGE, "w", encoding="utf-8") as file:
             file.write(head + begin + text + end + rest.split(end)[1])
 
 
@@ -185,7 +206,7 @@ class Torch:
     def __init__(self, bench, what, modes, shows_all=False, **options):
         self.bench, self.what, self.shows_all, self.options = bench, what, shows_all, options
         self.modes = [mode for mode in modes if not (bench.args.quick and mode.startswith("compile"))]
-        self.processes, self.rates, self.version = {}, {}, ""
+        self.processes, self.rates = {}, {}
         on_cpu = options.get("device") != "cuda"
         if on_cpu and not find_library("tcmalloc_minimal"):
             sys.exit("bench: tcmalloc is missing: apt install libtcmalloc-minimal4")
@@ -199,7 +220,7 @@ class Torch:
                                                         stderr=log, text=True)
         process = self.processes[mode]
         print(file=process.stdin, flush=True)
-        return json.loads(process.stdout.readline())
+        return float(process.stdout.readline())
 
     def close(self, but=()):
         for mode in [mode for mode in self.processes if mode not in but]:
@@ -211,16 +232,14 @@ class Torch:
         """-> the fastest mode's rate in this round"""
         for mode in list(self.modes):
             try:
-                found = self.ask(mode)
+                self.rates.setdefault(mode, []).append(self.ask(mode))
             except (OSError, ValueError):
                 say(f"PyTorch's {mode} failed: see {self.bench.out}/torch-{mode}.log")
                 self.modes.remove(mode)
-                continue
-            say(f"PyTorch's {mode}: {found['samples_per_s']:.0f} a second")
-            self.rates.setdefault(mode, []).append(found["samples_per_s"])
-            self.version = found["torch"]
+                self.rates.pop(mode)
         if not self.rates:
             raise RuntimeError(f"PyTorch does not run here: see {self.bench.out}/torch-*.log")
+        say("PyTorch: " + ", ".join(f"{mode} {rates[-1]:.0f} a second" for mode, rates in self.rates.items()))
         if not self.shows_all:
             self.modes = [self.best()]
             self.close(but=self.modes)
@@ -230,76 +249,61 @@ class Torch:
         """The fastest mode of the first round."""
         return max(self.rates, key=lambda mode: self.rates[mode][0])
 
-    def rate(self):
-        return median(self.rates[self.best()])
 
-    def once(self):
-        """-> one measurement of its only mode, with all values."""
-        try:
-            return self.ask(self.modes[0])
-        finally:
-            self.close()
-
-
-# --- reading metrics and traces ---------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------
 
 
 def event(events, name):
     return next(e for e in events if e["event"] == name)
 
 
-def rate_of(events):
-    """Images per second of all ranks: the median over the printed lines, without the first two."""
-    return median([e["samples_per_s"] for e in events if e["event"] == "step"][2:])
+def rate_of(events, skip=2):
+    """Images per second of all ranks: the median over the printed lines, without the first ones."""
+    return median([e["samples_per_s"] for e in events if e["event"] == "step"][skip:])
 
 
-def spans(path, name):
-    """[(begin, end)] in seconds, of the spans of this name in one process's --trace file."""
-    found, inside = [], {}
-    with open(path, encoding="utf-8") as file:
-        for e in (json.loads(line.rstrip(",\n")) for line in file if line.startswith("{")):
-            stack = inside.setdefault(e.get("tid"), [])
-            if e["ph"] == "B":
-                stack.append(e)
-            elif e["ph"] == "E" and stack:
-                begun = stack.pop()
-                if begun["name"] == name:
-                    found.append((begun["ts"] / 1e6, e["ts"] / 1e6))
-    return found
-
-
-def sent_in_a_step(command):
-    """MB that the ranks of a training send each other in a step, or None if it cannot be counted: a tenth of
-    the difference between runs of 13 and 3 steps."""
-    if subprocess.run([WIRE, "true"], stdout=subprocess.DEVNULL, check=False).returncode != 0:
-        return None
-    short, long = (int(re.search(r"bytes on the wire: (\d+)", run([WIRE, *command, "--max-steps", steps])).group(1))
-                   for steps in (3, 13))
-    return (long - short) / 10e6
-
-
-# --- tables -----------------------------------------------------------------------------------------
+def processor():
+    """-> its name, and the instructions that decide how fast it is"""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in file)}
+    flags = about.get("flags", "").split()
+    return about.get("model name", platform.machine()), [
+        name for flag, name in (("avx512f", "AVX-512"), ("avx512_bf16", "AVX-512 for bf16"), ("amx_bf16", "AMX"))
+        if flag in flags]
 
 
 def machine():
-    model = platform.machine()
-    with contextlib.suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8") as file:
-        model = next(line.split(":")[1].strip() for line in file if "model name" in line)
-    with contextlib.suppress(OSError):      # its compiler and its oneDNN decide too
-        return f"{model}, {CORES} cores; {platform.freedesktop_os_release()['PRETTY_NAME']}"
-    return f"{model}, {CORES} cores"
+    """The processor and the system, whose compiler and oneDNN decide too."""
+    name, units = processor()
+    system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    return f"{name} ({', '.join(units) or 'no AVX-512'}), {CORES} cores; {system}"
 
 
 def revision():
-    with contextlib.suppress(OSError):
-        command = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                              check=False).stdout.strip() or "unknown"
-    return "unknown"
+    """The commit, and whether the tracked files differ from it, except the page of tables. Without git, $DDP_COMMIT or
+    the bundle's file `about` names it."""
+    given = os.environ.get("DDP_COMMIT")
+    if given:
+        return f"commit {given}"
+    if os.path.exists(f"{ROOT}/.git"):
+        git = ["git", "-C", ROOT]
+        try:
+            commit = output_of([*git, "rev-parse", "--short=8", "HEAD"])
+            changed = output_of([*git, "status", "--porcelain", "-uno", "--", ".", ":!docs/benchmarks.md"])
+        except (OSError, subprocess.CalledProcessError):
+            sys.exit(f"bench: git cannot name the commit of {ROOT}; DDP_COMMIT=COMMIT names it")
+        return f"commit {commit}" + " with changes" * bool(changed)
+    with contextlib.suppress(OSError, StopIteration), open(f"{ROOT}/about", encoding="utf-8") as file:
+        return "commit " + next(line.split()[1] for line in file if line.startswith("revision:"))
+    return "commit unknown (no git; DDP_COMMIT names it)"
 
 
 def heading(bench, *more):
-    return "; ".join([machine(), *more, str(date.today()), f"commit {revision()}", f"load {bench.load:.1f}",
+    """The first line below a table's name."""
+    load = "quick" if bench.args.quick else f"other programs used {100 * bench.busy:.0f} % of the cores"
+    if bench.busy >= BUSY:
+        load = f"**on a busy machine: {load}**"
+    return "; ".join([machine(), *more, str(date.today()), bench.revision, load,
                       f"medians of {bench.rounds} round{'s'[:bench.rounds > 1]}"]) + "."
 
 
@@ -308,201 +312,162 @@ def table(head, rows):
     return "\n".join([lines[0], "|---|" + "---:|" * (len(head) - 1), *lines[1:]])
 
 
-COMPARED = ("", "ours", "compared with", "ratio")
+def against(what, ours, theirs, digits=0):
+    return what, f"{ours:.{digits}f}", f"{theirs:.{digits}f}", f"{ours / theirs:.2f}"
 
 
-def against(what, ours, theirs, digits=0, share=""):
-    """A row of a table; share follows our value."""
-    ratio = f"{ours / theirs:.2f}" if theirs else ""
-    return what, f"{ours:.{digits}f}{share}", f"{theirs:.{digits}f}", ratio
+# --- training steps -----------------------------------------------------------------------------------
 
-
-def share_of(limit, rate, operations):
-    """rate: samples a second, of so many operations each; limit: operations a second of one large product."""
-    return f" ({100 * rate * operations / limit:.0f} %)"
-
-
-def limit_text(limits):
-    """limits: {type: operations a second}"""
-    rates = ", ".join(f"{limit / 1e9:.0f} GFLOP/s in {kind}" for kind, limit in limits.items())
-    return f"The limit: {rates}."
-
-
-# --- the benchmarks -----------------------------------------------------------------------------------
-
-PLAIN = ("--no-augment", "-p", 5)       # images as they are; every 5 steps the loss is read and printed
 LAYOUTS = ("default", "channels_last")
 MODES = (*LAYOUTS, "compile_channels_last")
-TCMALLOC = "libtcmalloc_minimal.so.4"   # the fastest of four allocators for PyTorch, in each job of docs/benchmarks.md
 
-
-# Of a residual network: blocks in each stage, and whether a block has three convolutions, the middle one 3x3.
-RESNETS = {"resnet18": ((2, 2, 2, 2), False), "resnet50": ((3, 4, 6, 3), True)}
-
-
-def convolutions(arch, channels, size):
-    """-> (channels in, out, kernel, stride, padding, size of the input) of each"""
-    blocks, narrows = RESNETS[arch]
-    found, size, inside = [(channels, 64, 7, 2, 3, size)], (size + 3) // 4, 64
-    for stage, count in enumerate(blocks):
-        width = 64 << stage
-        for stride in [1 + (stage > 0)] + [1] * (count - 1):
-            out, after = 4 * width if narrows else width, -(-size // stride)
-            found += ([(inside, width, 1, 1, 0, size), (width, width, 3, stride, 1, size), (width, out, 1, 1, 0, after)]
-                      if narrows else [(inside, width, 3, stride, 1, size), (width, width, 3, 1, 1, after)])
-            if stride > 1 or inside != out:
-                found.append((inside, out, 1, stride, 0, size))
-            inside, size = out, after
-    return found
-
-
-def operations(arch, channels, size):
-    """-> additions and multiplications of a step, per image: those with pixels, and those with padding. Backward needs
-    no gradient of the images."""
-    pixels, everything, layers = 0, 0, convolutions(arch, channels, size)
-    for number, (inside, out, kernel, stride, pad, wide) in enumerate(layers):
-        each, outputs = 2 * (2 + (number > 0)) * inside * out, (wide + 2 * pad - kernel) // stride + 1
-        taps = sum(0 <= i * stride - pad + tap < wide for i in range(outputs) for tap in range(kernel))
-        pixels, everything = pixels + each * taps**2, everything + each * (outputs * kernel)**2
-    return pixels + 6 * 10 * layers[-1][1], everything - pixels
-
-
-def compare(b, ours, torch, kind):
-    """-> {"ours", "torch" or "limit": [the rate in each round]}"""
-    limit = Torch(b, "product", ["default"], type=kind)
-    found = in_turns(b.rounds, {"ours": ours, "torch": torch, "limit": limit})
-    torch.close()
-    limit.close()
-    return found
-
-
-def compared_row(what, found, torch, each, *more):
-    """each: operations of a sample."""
-    ratios = [ours / theirs for ours, theirs in zip(found["ours"], found["torch"])]
-    ours, theirs, limit = (median(found[name]) for name in ("ours", "torch", "limit"))
-    return (what, f"{ours:.0f}", f"{100 * ours * each / limit:.0f} %", f"{theirs:.0f}", torch.best(),
-            f"{ours / theirs:.2f} ({min(ratios):.2f} to {max(ratios):.2f})", *more)
-
-
+# What a step multiplies and adds per image, padding not counted: convolutions, their two gradients (the first has
+# only one), and the last layer.
+RESNET18 = 0.1257e9
 # Network, channels, size of images, batch, type, steps between two readings of the loss, steps of a measurement.
-TRAIN_JOBS = (("resnet18", 3, 32, 256, "f32", 5, 30), ("resnet18", 3, 32, 256, "bf16", 5, 30),
-              ("resnet18", 1, 28, 256, "f32", 5, 30), ("resnet50", 3, 32, 64, "f32", 5, 20),
-              ("resnet18", 3, 224, 16, "f32", 1, 8), ("resnet18", 3, 224, 16, "bf16", 1, 8),
-              ("resnet50", 3, 224, 8, "f32", 1, 6))
+TRAIN_JOBS = {
+    "ResNet-18, 3x32x32, batch 256, f32": (RESNET18, "resnet18", 3, 32, 256, "f32", 5, 30),
+    "ResNet-18, 3x32x32, batch 256, bf16": (RESNET18, "resnet18", 3, 32, 256, "bf16", 5, 30),
+    "ResNet-18, 1x28x28, batch 256, f32": (0.1061e9, "resnet18", 1, 28, 256, "f32", 5, 30),
+    "ResNet-50, 3x32x32, batch 64, f32": (0.3961e9, "resnet50", 3, 32, 64, "f32", 5, 20),
+    "ResNet-18, 3x224x224, batch 16, f32": (9.847e9, "resnet18", 3, 224, 16, "f32", 1, 8),
+    "ResNet-18, 3x224x224, batch 16, bf16": (9.847e9, "resnet18", 3, 224, 16, "bf16", 1, 8),
+    "ResNet-50, 3x224x224, batch 8, f32": (23.44e9, "resnet50", 3, 224, 8, "f32", 1, 6),
+}
+# Layers, heads, width, bytes in a window, windows in a batch, type, steps as above. The first has the sizes that
+# nanoGPT suggests for a CPU.
+GPT_JOBS = {f"{job[0]} layers of {job[2]}, {job[4]} windows of {job[3]}, {kind}": (*job[:5], kind, *job[5:])
+            for job in ((4, 4, 128, 64, 12, 20, 120), (6, 6, 384, 256, 8, 3, 18)) for kind in ("f32", "bf16")}
 
 
-def net_job(b, arch, channels, size, batch, kind, group, steps):
-    """-> a row, PyTorch's side, {kind: the limit}"""
+def training(b, step, options, batch, kind, group, steps, torch, modes, tokens=1, **more):
+    """-> our side and PyTorch's. Both read the loss once in a group of steps. The first groups are not measured: two,
+    on a GPU the five of an epoch, in which the program records the CUDA graph."""
+    on_gpu, steps = b.args.name == "gpu", 2 * group if b.args.quick else steps
+    skip = 5 if on_gpu else 2
+    first = skip * group
+    amp = () if step == "01_single_gpu" else ("--amp", "off" if kind == "f32" else kind)
+    command = b.command(step, 0, *options, *amp, "-b", batch, "--test-samples", batch, "-p", group, "--epochs", 99,
+                        "--train-samples", batch * (first if on_gpu else first + steps), "--max-steps", first + steps,
+                        *(() if on_gpu else ("--threads", CORES)))
+    side = Torch(b, torch, modes, on_gpu, device="cuda" if on_gpu else "cpu", type=kind, batch=batch, group=group,
+                 steps=steps, **more)
+    return lambda: tokens * rate_of(b.events_of_ranks(command)[0], skip), side
+
+
+def net(b, arch, channels, size, batch, kind, group, steps, modes=MODES):
     pictures = (() if size == 32 else ("--data", "fashion-mnist") if channels == 1
                 else ("--data", "synthetic", "--image-size", size))
-    step, amp = ("05_ddp_amp", ("--amp", kind)) if kind == "bf16" else ("01_single_gpu", ())
-    steps = 2 * group if b.args.quick else steps
-    ours = b.command(step, 0, "-a", arch, "--threads", CORES, "-b", batch, *amp, *pictures, "--no-augment",
-                     "--train-samples", 40 * batch, "--test-samples", batch, "-p", group, "--max-steps",
-                     2 * group + steps)
-    torch = Torch(b, "step", MODES, arch=arch, channels=channels, size=size,
-                  batch=batch, type=kind, group=group, steps=steps)
-    found = compare(b, lambda: rate_of(b.events(ours)), torch, kind)
-    pixels, padding = operations(arch, channels, size)
-    row = compared_row(f"{arch.replace('resnet', 'ResNet-')}, {channels}x{size}x{size}, batch {batch}, {kind}", found,
-                       torch, pixels, f"{100 * padding / (pixels + padding):.0f} %")
-    return row, torch, {kind: median(found["limit"])}
+    step = "01_single_gpu" if kind in ("f32", "tf32") else "05_ddp_amp"
+    workers = ("-j", min(16, CORES)) if b.args.name == "gpu" else ()
+    options = ["-a", arch, "--no-augment", *pictures, *workers]
+    return training(b, step, options, batch, kind, group, steps, "step", modes, arch=arch, channels=channels,
+                    size=size)
 
 
-def write_compared(b, jobs, what, *more):
-    """jobs: (row, PyTorch's side, {kind: the limit}) of each."""
-    rows, torches, limits = zip(*jobs)
-    b.write(heading(b, f"{CORES} threads", f"PyTorch {torches[0].version}") + what,
-            table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)", *more), rows),
-            limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}))
+def gpt(b, layers, heads, width, size, batch, kind, group, steps, modes=("eager", "compile_eager")):
+    """The speed does not depend on the text, so it is random."""
+    with open(f"{b.out}/text", "w", encoding="ascii") as file:
+        file.write("".join(random.choices([chr(c) for c in range(48, 113)], k=2000000)))
+    options = ["--data", f"text:{b.out}/text", "-a", "gpt", "--layers", layers, "--heads", heads, "--width", width,
+               "--block", size, "--optim", "adamw", "--lr", 1e-3, "--clip-norm", 1]
+    return training(b, "05_ddp_amp", options, batch, kind, group, steps, "gpt", modes, size,
+                    arch=f"{layers}x{heads}x{width}", size=size, data=None)
+
+
+def compared(b, jobs, make, what):
+    """Writes a table with the share of the limit. jobs: {name: (operations of a sample, arguments of make...)}. A
+    processor without instructions for bf16 needs minutes for a step, so it has no such rows."""
+    rows, limits, units = [], {}, processor()[1]
+    for name, (operations, *job) in b.chosen(jobs).items():
+        if "bf16" in job and units in ([], ["AVX-512"]):
+            continue
+        ours, torch = make(b, *job)
+        kind = torch.options["type"]
+        limit = Torch(b, "product", ["default"], type=kind)
+        found = in_turns(b, b.rounds, {"ours": ours, "torch": torch, "limit": limit})
+        torch.close()
+        limit.close()
+        rate = {side: median(values) for side, values in found.items()}
+        ratios = [mine / theirs for mine, theirs in zip(found["ours"], found["torch"])]
+        limits.setdefault(kind, rate["limit"])
+        rows.append((name, f"{rate['ours']:.4g}", f"{100 * rate['ours'] * operations / rate['limit']:.0f} %",
+                     f"{rate['torch']:.4g}", torch.best(),
+                     f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"))
+    b.write(heading(b, f"{CORES} threads", b.torch_version()) + what,
+            table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)"), rows),
+            "The limit: " + ", ".join(f"{limit / 1e9:.0f} GFLOP/s in {kind}" for kind, limit in limits.items()) + ".")
 
 
 def bench_train(b):
-    write_compared(b, [net_job(b, *job) for job in TRAIN_JOBS], " Training steps, images/s.", "padding")
-
-
-def bench_epoch(b):
-    """PyTorch's epoch uses the mode with the fastest steps. An epoch has only some of the images."""
-    step, workers, images = "01_single_gpu", min(CORES, 4), 5120 if b.args.quick else 25600
-    common = ("--threads", CORES, "-b", 256)
-    torch = Torch(b, "step", MODES, steps=b.steps(30))
-    torch()
-    torch.close()
-    epoch = b.command(step, 0, *common, "--epochs", 1, "-p", 49, "--train-samples", images, "--test-samples", 256)
-    epochs = in_turns(b.rounds, {
-        "ours": lambda: b.events(epoch),
-        "torch": lambda: Torch(b, "epoch", [torch.best()], workers=workers, steps=images // 256, group=50).once()})
-    start = b.command(step, 0, *common, "--max-steps", 1, "-p", 1)
-    first = in_turns(b.rounds + 1, {        # the first round is not measured
-        "ours": lambda: seconds_until("== step:", start)[0],
-        "torch": lambda: seconds_until('"loss"', b.torch("first", workers=workers), os.environ)[0]})
-    theirs = epochs["torch"]
-    b.write(
-        heading(b, f"{CORES} threads", f"PyTorch {torch.version}, {torch.best()}")
-        + f" ResNet-18, 3x32x32, batch 256, f32; epochs of {images} images.",
-        table(COMPARED, epoch_rows(epochs, first)),
-        f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch reads it with a DataLoader with {workers} "
-        "workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize). "
-        f"PyTorch's memory excludes the {median(e['worker_mb'] for e in theirs):.0f} MiB of its workers, and is "
-        "measured after the files were read. Waiting for data includes the wait for the first batch.")
-
-
-def epoch_rows(epochs, first):
-    theirs = epochs["torch"]
-    images, wait, peak = map(median, zip(*map(ours_epoch, epochs["ours"])))
-    return [
-        against("an epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs)),
-        against("start of process to end of first step, s", median(first["ours"][1:]), median(first["torch"][1:]), 2),
-        against("peak memory without the data set, MiB", peak, median(e["peak_mb"] - e["data_mb"] for e in theirs)),
-        against("waiting for data, % of the epoch", 100 * wait, 100 * median(e["wait_share"] for e in theirs), 2)]
-
-
-def ours_epoch(events):
-    """-> images a second, share of the time spent waiting for data, MB without the images"""
-    epoch, images = event(events, "epoch"), event(events, "config")["options"]["train_samples"] or 50000
-    waited = sum(e["data_wait_ms"] for e in events if e["event"] == "step") / 1e3
-    peak = event(events, "end")["peak_rss_mb"] - (images + epoch["n"]) * IMAGE_MB
-    return images / epoch["seconds"], waited / epoch["seconds"], peak
-
-
-# Layers, heads, width, characters in a window, windows in a batch, steps of a measurement. The first row has
-# the sizes that nanoGPT suggests for a CPU.
-GPT_JOBS = ((4, 4, 128, 64, 12, 120), (6, 6, 384, 256, 8, 20))
-
-
-def gpt_options(text, layers, heads, width, size, batch):
-    return ["--data", f"text:{text}", "-a", "gpt", "--layers", layers, "--heads", heads, "--width", width, "--block", size,
-            "-b", batch, "--optim", "adamw", "--lr", 1e-3, "--clip-norm", 1, "--test-samples", batch]
-
-
-def gpt_operations(layers, width, size):
-    """-> operations per token"""
-    return 6 * (layers * (12 * width**2 + 2 * size * width) + 65 * width)
-
-
-def random_text(b, characters):
-    """-> a file of random characters: the speed does not depend on the text."""
-    path = f"{b.out}/text"
-    with open(path, "w", encoding="ascii") as file:
-        file.write("".join(random.choices([chr(c) for c in range(48, 113)], k=characters)))
-    return path
-
-
-def gpt_job(b, text, kind, layers, heads, width, size, batch, steps):
-    group, token = steps // 6, gpt_operations(layers, width, size)
-    ours = [b.program("05_ddp_amp/train"), *gpt_options(text, layers, heads, width, size, batch), "--threads", CORES,
-            "--epochs", 99, "-p", group, "--max-steps", steps + 2 * group, "--amp", "off" if kind == "f32" else kind]
-    torch = Torch(b, "gpt", ["eager", "compile_eager"], arch=f"{layers}x{heads}x{width}", size=size,
-                  batch=batch, type=kind, group=group, steps=steps, data=None)
-    found = compare(b, lambda: size * rate_of(b.events(ours)), torch, kind)
-    return (compared_row(f"{layers} layers of {width}, {batch} windows of {size}, {kind}", found, torch, token), torch,
-            {kind: median(found["limit"])})
+    compared(b, TRAIN_JOBS, net, " Training steps, images/s.")
 
 
 def bench_gpt(b):
-    text = random_text(b, 400000)
-    write_compared(b, [gpt_job(b, text, kind, *job) for job in GPT_JOBS for kind in ("f32", "bf16")],
-                   " Training steps, tokens/s; AdamW, gradients clipped, no dropout.")
+    def operations(layers, _, width, size, *__):
+        return 6 * (layers * (12 * width**2 + 2 * size * width) + 65 * width)
+    compared(b, {name: (operations(*job), *job) for name, job in GPT_JOBS.items()}, gpt,
+             " Training steps, tokens/s; AdamW, gradients clipped, no dropout.")
+
+
+# Arguments of net or gpt. PyTorch uses one batch in the GPU's memory, and we no augmentation.
+GPU_MODES = ("eager", "channels_last", "graph")
+GPU_JOBS = {
+    "resnet18_tf32": (net, "resnet18", 3, 32, 256, "tf32", 39, 975, GPU_MODES),
+    "resnet18_fp16": (net, "resnet18", 3, 32, 256, "fp16", 39, 975, GPU_MODES),
+    "resnet50_fp16": (net, "resnet50", 3, 224, 256, "fp16", 4, 60, GPU_MODES),
+    "gpt384_bf16": (gpt, 6, 6, 384, 256, 64, "bf16", 20, 300, ("eager", "graph")),
+    "gpt768_bf16": (gpt, 12, 12, 768, 1024, 16, "bf16", 10, 150, ("eager", "graph")),
+}
+
+
+def bench_gpu(b):
+    """A job that fails does not stop the others."""
+    rows, jobs = [], b.chosen(GPU_JOBS)
+    for name, (make, *job) in jobs.items():
+        ours, torch = make(b, *job)
+        samples = job[3] if make is net else job[3] * job[4]        # images of a batch, or tokens
+        try:
+            rate = median(in_turns(b, b.rounds, {"ours": ours, "torch": torch})["ours"])
+        except (RuntimeError, OSError, statistics.StatisticsError) as error:
+            say(f"{name} failed: {error}")
+            continue
+        finally:
+            torch.close()
+        theirs = {mode: median(rates) for mode, rates in torch.rates.items()}
+        def cell(mode):
+            return f"{1e3 * samples / theirs[mode]:.3f} ({mode}), {rate / theirs[mode]:.2f} times ours"
+        rows.append((name, f"{1e3 * samples / rate:.3f}", cell("eager") if "eager" in theirs else "",
+                     cell(max(theirs, key=theirs.get))))
+        say(" | ".join(rows[-1]))
+    gpu = output_of(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit",
+                     "--format=csv,noheader"])
+    cudnn = output_of([b.python(), "-c", "import torch; print(torch.backends.cudnn.version())"])
+    b.write(heading(b, gpu, b.torch_version(), f"its cuDNN {cudnn}"),
+            table(("ms per step", "ours", "PyTorch, eager", "PyTorch's best"), rows))
+    return len(rows) == len(jobs)
+
+
+# --- data ---------------------------------------------------------------------------------------------
+
+
+def bench_epoch(b):
+    """An epoch has only some of the images."""
+    workers, images = min(CORES, 4), 5120 if b.args.quick else 25600
+    command = b.command("01_single_gpu", 0, "--threads", CORES, "-b", 256, "--epochs", 1, "-p", 49, "--train-samples",
+                        images, "--test-samples", 256)
+    torch = Torch(b, "epoch", MODES, workers=workers, steps=images // 256, group=50)
+    found = medians(b, b.rounds, {
+        "ours": lambda: images / event(b.events_of_ranks(command)[0], "epoch")["seconds"],
+        "torch": torch})
+    torch.close()
+    b.write(
+        heading(b, f"{CORES} threads", f"{b.torch_version()}, {torch.best()}")
+        + f" ResNet-18, 3x32x32, batch 256, f32; epochs of {images} images, {'CIFAR-10' if b.data else 'random'}.",
+        table(("", "ours", "PyTorch", "ratio"), [
+            against("an epoch with its data, images/s", found["ours"], found["torch"])]),
+        f"PyTorch reads the images with a DataLoader with {workers} workers and torchvision's transforms on PIL images "
+        "(crop, flip, ToTensor, Normalize).")
 
 
 def folder_of_pictures(b):
@@ -511,8 +476,8 @@ def folder_of_pictures(b):
         return b.args.pictures
     tree = f"{b.out}/pictures"
     if not os.path.isdir(f"{tree}/val"):
-        run([b.program("as_folder"), "--data", b.set if b.data else "fashion-mnist", "--as-folder", tree, "--scale", 384,
-             "--format", "jpeg", "--train-samples", 2000, "--test-samples", 100])
+        run([b.program("as_folder"), "--data", b.set if b.data else "fashion-mnist", "--as-folder", tree,
+             "--scale", 384, "--format", "jpeg", "--train-samples", 2000, "--test-samples", 100])
     return tree
 
 
@@ -523,78 +488,59 @@ def bench_folder(b):
     def ours(workers):
         return float(re.search(r"([0-9.]+) images/s", run([*command, "-j", workers])).group(1))
 
-    sides = {f"ours, {n}": lambda n=n: ours(n) for n in sorted({1, CORES})}
-    torches = {n: Torch(b, "folder", ["default"], data=tree, workers=n, batch=64, threads=1)
-               for n in sorted({1, CORES})}
-    found = medians(b.rounds, sides | {f"torch, {n}": side for n, side in torches.items()})
+    counts = sorted({1, CORES})
+    torches = {n: Torch(b, "folder", ["default"], data=tree, workers=n, batch=64, threads=1) for n in counts}
+    found = medians(b, b.rounds, {n: lambda n=n: ours(n) for n in counts}
+                    | {f"torch {n}": side for n, side in torches.items()})
     for side in torches.values():
         side.close()
-    count, size = pictures_of(tree)
+    sizes = [os.path.getsize(path) for path in glob.glob(f"{glob.escape(tree)}/train/*/*")]
     b.write(
-        heading(b, f"PyTorch {torches[CORES].version}") + f" {count} JPEG files of {size / 1024:.0f} KiB on average, "
+        heading(b, b.torch_version()) + f" {len(sizes)} files of {sum(sizes) / len(sizes) / 1024:.0f} KiB on average, "
         "an epoch without a model: RandomResizedCrop(224), flip, normalise; batches of 64.",
-        table(COMPARED, [against(f"images/s, {n} worker{'s'[:n > 1]}", found[f"ours, {n}"], found[f"torch, {n}"])
-                         for n in torches]))
+        table(("", "ours", "PyTorch", "ratio"), [
+            against(f"images/s, {n} worker{'s'[:n > 1]}", found[n], found[f"torch {n}"]) for n in counts]))
 
 
-def pictures_of(tree):
-    """-> number of training files, mean size"""
-    sizes = [os.path.getsize(os.path.join(path, name)) for path, _, names in os.walk(f"{tree}/train") for name in names]
-    return len(sizes), sum(sizes) / len(sizes)
+# --- several ranks ------------------------------------------------------------------------------------
+
+PLAIN = ("--no-augment", "-p", 5)       # images as they are; every 5 steps the loss is read and printed
 
 
 def bench_parallel(b):
-    limit = ("--max-steps", b.steps(40))
-    one = ("--threads", 1, "-b", 128, *PLAIN, *limit)
+    one = ("--threads", 1, "-b", 128, *PLAIN, "--max-steps", b.steps(40))
+    pair = ("--threads", 1, "-b", 256, *PLAIN, "--max-steps", b.steps(40))
 
     def alone():
         return b.rate("01_single_gpu", 0, *one)
 
     ddp = Torch(b, "ddp", LAYOUTS, ranks=2, threads=1, batch=128, steps=b.steps(30))
     step = Torch(b, "step", MODES, threads=2, steps=b.steps(30))
-    product = Torch(b, "product", ["default"], threads=2)
-    found = in_turns(b.rounds, {
-        "03": lambda: b.rate("03_ddp_fork", 2, *one),
-        "PyTorch's DDP": ddp,
+    rate = medians(b, b.rounds, {
         "01": alone,
         "two 01": lambda: two_at_once(alone),
-        "gradients": lambda: all_reduce(b, "-b", GRADIENTS, "-e", GRADIENTS),
-        "sizes": lambda: all_reduce(b, "-b", 8, "-e", 64 << 20, "-f", 8),
-        "03 naive": lambda: b.rate("03_ddp_fork", 2, *one, name="train_naive"),
-        "02": lambda: b.rate("02_data_parallel", 2, "--threads", 1, "-b", 256, *PLAIN, *limit),
-        "PyTorch's step": step,
-        "limit": product})
-    for side in (ddp, step, product):
-        side.close()
-    us = median(rows[0][1] for rows in found["gradients"])
-    rate = {name: median(values) for name, values in found.items() if name not in ("gradients", "sizes")}
-    bound = 256 / (256 / rate["two 01"] + us / 1e6)
-
-    def share(value):
-        return share_of(rate["limit"], value, operations("resnet18", 3, 32)[0])
-
+        "all-reduce": lambda: all_reduce_seconds(b),
+        "03": lambda: b.rate("03_ddp_fork", 2, *one),
+        "naive": lambda: b.rate("03_ddp_fork", 2, *one, name="train_naive"),
+        "ddp": ddp,
+        "02": lambda: b.rate("02_data_parallel", 2, *pair),
+        "step": step})
+    ddp.close()
+    step.close()
     b.write(
-        heading(b, "1 thread for each rank and device", f"PyTorch {ddp.version}")
+        heading(b, "1 thread for each rank and device", b.torch_version())
         + " ResNet-18, 3x32x32, float32, batch 128 for each of 2 ranks.",
-        table(COMPARED, [
-            against(f"03, 2 ranks, against PyTorch's DDP ({ddp.best()}), images/s", rate["03"], ddp.rate(),
-                    share=share(rate["03"])),
-            against("03 against what its parts allow, images/s", rate["03"], bound, share=share(rate["03"])),
-            against("03 against twice 01 alone, images/s", rate["03"], 2 * rate["01"], share=share(rate["03"])),
-            against(f"02, 2 devices, against PyTorch with 2 threads ({step.best()}), images/s", rate["02"], step.rate(),
-                    share=share(rate["02"]))]),
-        table(("images per second, all ranks together", "", "of 01 alone"), [
-            (what, f"{value:.0f}{share(value)}", f"{value / rate['01']:.2f}") for what, value in (
+        table(("", "images/s, all ranks together", "of 01 alone", "of 03"), [
+            (what, f"{value:.0f}", f"{value / rate['01']:.2f}", f"{value / rate['03']:.2f}") for what, value in (
                 ("01 alone", rate["01"]),
-                ("01, two programs at the same time, together", rate["two 01"]),
-                ("and one all-reduce after each step: what 03's parts allow", bound),
+                ("01, two programs at the same time", rate["two 01"]),
+                ("and one all-reduce after each step: what 03's parts allow",
+                 256 / (256 / rate["two 01"] + rate["all-reduce"])),
                 ("03: gradients in buckets, overlapped with backward", rate["03"]),
-                ("03's train_naive: one all-reduce after backward", rate["03 naive"]),
-                ("02 --devices 2, batch 256", rate["02"]))]),
-        "In brackets: the share of the limit. " + limit_text({"f32": rate["limit"]}),
-        table(("all-reduce, bytes", "µs", "bus bandwidth, GB/s"), [
-            (rows[0][0], f"{us:.1f}", f"{bus:.2f}")
-            for rows in zip(*found["sizes"]) for us, bus in [map(median, list(zip(*rows))[1:])]]))
+                ("03's train_naive: one all-reduce after backward", rate["naive"]),
+                (f"PyTorch's DDP, {ddp.best()}", rate["ddp"]),
+                ("02, 2 devices", rate["02"]),
+                (f"PyTorch, one process with 2 threads, {step.best()}", rate["step"]))]))
 
 
 def two_at_once(rate):
@@ -603,126 +549,84 @@ def two_at_once(rate):
         return sum(each.result() for each in [pool.submit(rate), pool.submit(rate)])
 
 
-def all_reduce(b, *sizes):
-    return rows_of(run([b.program("comm_bench"), "-n", 2, "--op", "all_reduce", *sizes]))
+def all_reduce_seconds(b):
+    text = run([b.program("comm_bench"), "-n", 2, "-b", GRADIENTS, "-e", GRADIENTS])
+    return next(float(line.split()[4]) / 1e6 for line in text.splitlines() if line[:1] == " ")
 
 
-def rows_of(text):
-    """[(bytes, µs, bus bandwidth in GB/s)] of comm_bench's table."""
-    rows = [line.split() for line in text.splitlines() if line[:1] == " "]
-    return [(int(row[0]), float(row[4]), float(row[6])) for row in rows]
+def seconds_until(text, command, env):
+    """-> seconds from the start of the command to its first line with this text"""
+    command, begin, seconds = shown(command), time.perf_counter(), None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as process:
+        for line in process.stdout:
+            if text in line and seconds is None:
+                seconds = time.perf_counter() - begin
+    if seconds is None or process.returncode != 0:
+        raise RuntimeError(f"status {process.returncode}, no line with {text!r}: {shlex.join(command)}")
+    return seconds
+
+
+def launchers(b, ranks, batch, threads, ours, theirs, **torch):
+    """-> the commands of `launch` and of `torchrun`. ours: options of our program; theirs: options of both launchers"""
+    command = b.command("04_ddp_launcher", ranks, "-b", batch, "--threads", threads, "-p", 1, *ours)
+    command[1:1] = theirs
+    python, *script = b.torch("launch", batch=batch, threads=threads, workers=1, **torch)
+    return command, [f"{os.path.dirname(python)}/torchrun", "--standalone", "--nproc-per-node", ranks, *theirs, *script]
 
 
 def bench_launch(b):
-    kills, first = 5 if b.args.quick else 100, {}
+    rows = []
     for ranks in (1, 2, 4):                     # the first start of each is not measured
-        share = ("-b", 256 // ranks, "--threads", max(1, CORES // ranks))
-        ours = b.command("04_ddp_launcher", ranks, *share, "--max-steps", 1, "-p", 1)
-        python, *theirs = b.torch("launch", batch=share[1], threads=share[3], workers=1)
-        theirs = [f"{os.path.dirname(python)}/torchrun", "--standalone", "--nproc-per-node", ranks, *theirs]
-        found = in_turns(b.rounds + 1, {
-            "launch": lambda: seconds_until("== step:", ours)[0],
-            "torchrun": lambda: seconds_until('"rank": 0', theirs, os.environ)[0]})
-        first[ranks] = (median(found["torchrun"][1:]), median(found["launch"][1:]))
-    share = ("-b", 32, "--threads", 1)
-    ours = b.command("04_ddp_launcher", 2, *share, "--epochs", 1000, "-p", 1)
-    ours[1:1] = ["--max-restarts", "3"]
-    python, *theirs = b.torch("launch", batch=32, threads=1, workers=1, steps=100000)
-    theirs = [f"{os.path.dirname(python)}/torchrun", "--standalone", "--nproc-per-node", 2, "--max-restarts", 3, *theirs]
-    again = medians(b.rounds, {"launch": lambda: kill_to_next_step(ours, ours_environment()),
-                               "torchrun": lambda: kill_to_next_step(theirs, os.environ)})
-    deaths = list(zip(*(one_death(b) for _ in range(kills))))
-    size, costs = checkpoint_costs(b)
-    b.write(
-        heading(b),
-        table(("from launch to the end of the first step, s", "`torchrun`", "`launch`", "ratio"), [
-            against(f"{ranks} rank{'s'[:ranks > 1]}, global batch 256", *times, 2)
-            for ranks, times in first.items()]),
-        table(("one of 2 ranks is killed, without a checkpoint, s", "`torchrun`", "`launch`", "ratio"), [
-            against("from the kill to the end of the next step", again["torchrun"], again["launch"], 2)]),
-        table((f"a rank is killed, {kills} times, ms", "median", "largest"), [
-            in_ms("until `launch` names it", deaths[0]), in_ms("until all are gone", deaths[1])]),
-        table((f"a checkpoint of ResNet-18, {size / 1e6:.1f} MB, ms", f"median of {len(costs)}", "largest"), [
-            in_ms("training waits until it is on the disk", costs)]))
-
-
-def in_ms(what, values):
-    return what, f"{1e3 * median(values):.0f}", f"{1e3 * max(values):.0f}"
-
-
-def kill_a_rank(launcher):
-    """-> the time"""
-    with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as file:
-        os.kill(int(random.choice(file.read().split())), signal.SIGKILL)
-    return time.perf_counter()
+        ours, theirs = launchers(b, ranks, 256 // ranks, max(1, CORES // ranks), ["--max-steps", 1], [])
+        found = in_turns(b, b.rounds + 1, {
+            "torchrun": lambda command=theirs: seconds_until('"rank": 0', command, os.environ),
+            "launch": lambda command=ours: seconds_until("== step:", command, ours_environment())})
+        rows.append(against(f"{ranks} rank{'s'[:ranks > 1]}, from the start to the end of the first step",
+                            *(median(times[1:]) for times in found.values()), 2))
+    ours, theirs = launchers(b, 2, 32, 1, ["--epochs", 1000], ["--max-restarts", 3], steps=100000)
+    again = medians(b, b.rounds, {"torchrun": lambda: kill_to_next_step(theirs, os.environ),
+                                  "launch": lambda: kill_to_next_step(ours, ours_environment())})
+    rows.append(against("one of 2 ranks is killed: to the end of the next step", *again.values(), 2))
+    b.write(heading(b, b.torch_version()) + " ResNet-18, 3x32x32, global batch 256, after the kill 64; no checkpoint.",
+            table(("seconds", "`torchrun`", "`launch`", "ratio"), rows))
 
 
 def kill_to_next_step(command, env):
     """Kills a rank after some steps -> seconds until the first step after a restart; infinite if there is none."""
     with subprocess.Popen(shown(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
-                          start_new_session=True) as run_:
-        limit = threading.Timer(120, os.killpg, (run_.pid, signal.SIGKILL))
+                          start_new_session=True) as launcher:
+        limit = threading.Timer(120, os.killpg, (launcher.pid, signal.SIGKILL))
         limit.start()
-        steps = (line for line in run_.stdout if "== step:" in line or '"step"' in line)
+        steps = (line for line in launcher.stdout if "== step:" in line or '"step"' in line)
         for _ in range(5):
             next(steps)
-        begin = kill_a_rank(run_.pid)
-        for line in run_.stdout:
+        with open(f"/proc/{launcher.pid}/task/{launcher.pid}/children", encoding="ascii") as file:
+            os.kill(int(random.choice(file.read().split())), signal.SIGKILL)
+        begin = time.perf_counter()
+        for line in launcher.stdout:
             if "init" in line:          # the first line of the restarted ranks
                 break
         seconds = time.perf_counter() - begin if next(steps, None) else math.inf
         limit.cancel()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(run_.pid, signal.SIGKILL)
+            os.killpg(launcher.pid, signal.SIGKILL)
     return seconds
-
-
-def one_death(b):
-    """Kills a rank during training -> seconds until launch names it, until all processes have ended."""
-    command = shown(b.command("04_ddp_launcher", 2, "--arch", "lenet", "--train-samples", 4096, "-b", 32,
-                              "--threads", 1, "--epochs", 10000, "-p", 1))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          env=ours_environment()) as launch:
-        for line in launch.stdout:
-            if "== step:" in line:
-                break
-        with subprocess.Popen(["cat"], stdin=launch.stdout, stdout=subprocess.DEVNULL):    # keeps the pipe empty
-            time.sleep(random.uniform(0, 0.3))
-            begin = kill_a_rank(launch.pid)
-            named = [time.perf_counter() - begin for line in launch.stderr if "was killed by signal 9" in line]
-            launch.wait()
-            return named[0], time.perf_counter() - begin
-
-
-def checkpoint_costs(b):
-    """-> bytes of ResNet-18's checkpoint, [seconds until it is on the disk]"""
-    with tempfile.TemporaryDirectory(dir=b.out) as folder:
-        trace = f"{folder}/trace.json"
-        run(b.command("04_ddp_launcher", 0, "-b", 256, "--threads", CORES, "--save", f"{folder}/net",
-                      "--save-every", 20, "--max-steps", 110, "--trace", trace))
-        return os.path.getsize(f"{folder}/net"), [end - begin for begin, end in spans(trace, "save")[:5]]
-
-
-# --- the steps side by side -----------------------------------------------------------------------------
-
-STATISTICS = 2 * 4800           # floats: running mean and variance of ResNet-18's channels
 
 
 def steps_jobs(b):
     """{row: command}: the same job on the same cores. Each of two ranks or devices gets half of the cores."""
-    half = max(1, CORES // 2)
-    common = ("--test-samples", 256, "--no-augment", "-p", 5)
+    common = ("--test-samples", 256, *PLAIN, "--max-steps", b.steps(40))
 
     def one(step, threads):
         return b.command(step, 0, "--threads", threads, "-b", 256, *common)
 
     def two(step, *options):
-        return b.command(step, 2, "--threads", half, "-b", 128, *common, *options)
+        return b.command(step, 2, "--threads", HALF, "-b", 128, *common, *options)
 
     return {
-        "01, on half of the cores": one("01_single_gpu", half),
-        "01, on all cores": one("01_single_gpu", 2 * half),
-        "02, 2 devices in a process": b.command("02_data_parallel", 2, "--threads", half, "-b", 256, *common),
+        "01, on half of the cores": one("01_single_gpu", HALF),
+        "01, on all cores": one("01_single_gpu", 2 * HALF),
+        "02, 2 devices in a process": b.command("02_data_parallel", 2, "--threads", HALF, "-b", 256, *common),
         "03, 2 ranks, forked": two("03_ddp_fork"),
         "04, 2 ranks, started by `launch`": two("04_ddp_launcher"),
         "05, the same, `--amp off --compress fp16`": two("05_ddp_amp", "--amp", "off", "--compress", "fp16"),
@@ -734,130 +638,27 @@ def steps_jobs(b):
 
 def bench_steps(b):
     jobs = steps_jobs(b)
-    sent = {what: sent_cell(what, command) for what, command in jobs.items()}
-    runs = in_turns(b.rounds, {what: lambda command=command: b.events_of_ranks([*command, "--max-steps", b.steps(40)])
-                               for what, command in jobs.items()})
+    runs = in_turns(b, b.rounds, {what: lambda command=command: b.events_of_ranks(command)
+                                  for what, command in jobs.items()})
     rates = {what: median(rate_of(ranks[0]) for ranks in runs[what]) for what in jobs}
     peaks = {what: median(sum(event(events, "end")["peak_rss_mb"] for events in ranks) for ranks in runs[what])
              for what in jobs}
-    config = event(runs["01, on all cores"][0][0], "config")
-    images = ((config["options"]["train_samples"] or 50000) + 256) * IMAGE_MB
     b.write(
-        heading(b, config["device"].split(", ")[1], f"threads of each of two ranks or devices: {max(1, CORES // 2)}")
-        + f" ResNet-18, 3x32x32, global batch {config['global_batch']}, data: {config['dataset']}.",
-        table(("", "images/s", "of 01 on all cores", "memory, MiB", "a rank sends, MB a step"), [
-            (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}", sent[what])
-            for what, rate in rates.items()]),
-        f"In each process, {images:.0f} MiB of the memory are the images.")
-
-
-def sent_cell(what, command):
-    """MB that a rank sends in a step. For 02, computed from the copies in replicas.c."""
-    if what.startswith("01"):
-        return "0"
-    if what.startswith("02"):
-        out, back = WEIGHTS + 4 * STATISTICS + 128 * 4 * (3072 + 10), GRADIENTS + 4 * 128 * 10
-        return f"{out / 1e6:.1f} out, {back / 1e6:.1f} back"
-    sent = sent_in_a_step(command)
-    return "not counted" if sent is None else f"{sent / 2:.1f}"
-
-
-# --- on a GPU ---------------------------------------------------------------------------------------------
-
-GPU_MODES = ("eager", "channels_last", "graph")
-# name: network, type, size of images, steps in a group, after which the loss is read, and epochs, each of 5 groups
-GPU_JOBS = {
-    "resnet18_tf32": ("resnet18", "tf32", 32, 39, 6),
-    "resnet18_fp16": ("resnet18", "fp16", 32, 39, 6),
-    "resnet50_fp16": ("resnet50", "fp16", 224, 4, 4),
-}
-
-# name: layers, heads, width, tokens in a window, windows in a batch, steps in a group, and epochs, each of 5 groups
-GPU_GPTS = {
-    "gpt384_bf16": (6, 6, 384, 256, 64, 20, 4),
-    "gpt768_bf16": (12, 12, 768, 1024, 16, 10, 4),
-}
-
-
-def gpu_times(b, command, torch, batch, tokens=1):
-    """-> our ms per step, {mode: PyTorch's}. tokens: how many PyTorch counts in one of our samples. The first epoch
-    records the CUDA graph and is not measured."""
-
-    def ours():
-        return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
-
-    found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
-    torch.close()
-    return 1e3 * batch / median(found["ours"]), {mode: 1e3 * batch * tokens / median(rates)
-                                                 for mode, rates in torch.rates.items()}
-
-
-def gpu_job(b, name):
-    """-> our ms per step, {mode: PyTorch's}. PyTorch uses one batch in the GPU's memory, and we no augmentation."""
-    arch, kind, size, group, epochs = GPU_JOBS[name]
-    amp, steps = kind == "fp16", 5 * group
-    command = b.command("05_ddp_amp" if amp else "01_single_gpu", 0, "-a", arch, "-b", 256, "-j", min(16, CORES),
-                        *(("--amp", kind) if amp else ("--tf32",)), "--no-augment", "--train-samples", 256 * steps,
-                        "--test-samples", 256, "--epochs", epochs, "-p", group,
-                        *(() if b.data and size == 32 else ("--data", "synthetic", "--image-size", size)))
-    torch = Torch(b, "step", b.args.modes, True, device="cuda", arch=arch, type=kind, size=size, group=group,
-                  steps=steps * (epochs - 1))
-    return gpu_times(b, command, torch, 256)
-
-
-def gpu_gpt_job(b, name):
-    layers, heads, width, size, batch, group, epochs = (2, 2, 64, 32, 4, 2, 2) if b.args.quick else GPU_GPTS[name]
-    steps = 5 * group
-    command = [b.program("05_ddp_amp/train"),
-               *gpt_options(random_text(b, 2000000), layers, heads, width, size, batch), "--amp", "bf16",
-               "--train-samples", batch * steps, "--epochs", epochs, "-p", group]
-    torch = Torch(b, "gpt", [mode for mode in b.args.modes if mode != "channels_last"], True, device="cuda",
-                  arch=f"{layers}x{heads}x{width}", type="bf16", size=size, batch=batch, group=group,
-                  steps=steps * (epochs - 1), data=None)
-    return gpu_times(b, command, torch, batch, size)
-
-
-def gpu_row(name, ours, torch):
-    best = min(torch, key=torch.get, default=None)
-    return (name, f"**{ours:.3f} ms**", *(f"{torch[mode]:.3f} ({mode}), {torch[mode] / ours:.2f}x" if mode in torch else ""
-                                          for mode in ("eager", best)))
-
-
-def gpu_and_torch(b):
-    commands = [["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit",
-                 "--format=csv,noheader"]]
-    if b.args.modes:
-        commands.append([b.python(), "-c", "import torch as t; print('PyTorch', t.__version__, 'cuDNN', "
-                         "t.backends.cudnn.version())"])
-    return "; ".join(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
-                     for command in commands)
-
-
-def bench_gpu(b):
-    """Writes build/bench/gpu/table.md again after each job. A job that fails does not stop the others."""
-    rows, failed = [], 0
-    for name in [name for name in (*GPU_JOBS, *GPU_GPTS) if re.search(b.args.only, name)]:
-        try:
-            rows.append(gpu_row(name, *(gpu_job if name in GPU_JOBS else gpu_gpt_job)(b, name)))
-        except (RuntimeError, OSError, statistics.StatisticsError) as error:
-            failed += 1
-            say(f"{name} failed: {error}")
-        text = heading(b, gpu_and_torch(b), "images: batch 256") + "\n\n" + table(
-            ("job", "ours", "PyTorch eager, against ours", "its best"), rows) + "\n"
-        with open(f"{b.out}/table.md", "w", encoding="utf-8") as file:
-            file.write(text)
-    print(text)
-    return bool(rows) and not failed
+        heading(b, f"threads of each of two ranks or devices: {HALF}")
+        + f" ResNet-18, 3x32x32, global batch 256, {'CIFAR-10' if b.data else 'random images'}.",
+        table(("", "images/s", "of 01 on all cores", "memory, MiB"), [
+            (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}")
+            for what, rate in rates.items()]))
 
 
 # name: the function, its rounds, one line for --help
 BENCHMARKS = {
     "train": (bench_train, 3, "training steps of residual networks, images of 32x32 and of 224x224"),
-    "epoch": (bench_epoch, 3, "one process: epochs with their data, start, memory, waiting for data"),
+    "epoch": (bench_epoch, 3, "one process: epochs with their data"),
     "gpt": (bench_gpt, 3, "training steps of language models, in f32 and bf16"),
     "folder": (bench_folder, 5, "a folder of JPEG files against DataLoader and ImageFolder, without a model"),
-    "parallel": (bench_parallel, 3, "two ranks, two devices, all-reduce"),
-    "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),
+    "parallel": (bench_parallel, 3, "two ranks, two devices"),
+    "launch": (bench_launch, 5, "a launcher: start, and a killed rank"),
     "steps": (bench_steps, 3, "all steps with the same job on the same cores"),
     "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: tools/bench.py gpu)"),
 }
@@ -877,18 +678,15 @@ def parse():
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="\n".join(f"  {name:10} {text}" for name, (_, _, text) in BENCHMARKS.items()))
     parser.add_argument("name", nargs="?", default="train", choices=BENCHMARKS, metavar="NAME")
-    parser.add_argument("--rounds", type=int, help="number of measurements of each side")
-    parser.add_argument("--quick", action="store_true",
-                        help="test this command: run one short round, print the tables, and write nothing")
-    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, metavar="N", choices=range(1, 100),
+                        help="number of measurements of each side")
+    parser.add_argument("--quick", action="store_true", help="test this command: one short round, and write nothing")
+    parser.add_argument("--busy", action="store_true",
+                        help="measure although other programs use half of the cores or more; the table then says so")
+    parser.add_argument("--only", metavar="REGEX", help="of train, gpt and gpu, only jobs that match; write nothing")
     parser.add_argument("--pictures", metavar="DIR", help="for folder: use DIR/train/CLASS/FILE and DIR/val/CLASS/FILE")
-    gpu = parser.add_argument_group("options of gpu")
-    gpu.add_argument("--only", default=".", metavar="REGEX", help="only jobs that match")
-    gpu.add_argument("--modes", default=",".join(GPU_MODES), metavar="A,B", help="PyTorch's modes; '' measures only ours")
+    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.rounds is not None and not 1 <= args.rounds <= 99:
-        parser.error("--rounds is a number from 1 to 99")
-    args.modes = [mode for mode in args.modes.split(",") if mode]
     args.build = os.environ.get("BUILD") or f"{ROOT}/build/{'cuda' if args.name == 'gpu' else 'cpu'}"
     args.data = find_cifar()
     return args

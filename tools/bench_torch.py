@@ -3,23 +3,23 @@
 
     bench_torch.py WHAT --mode MODE ...
 
-It prepares, then measures once for each line of its input. Each measurement is a line with a JSON object:
+It prepares, then measures once for each line of its input, and prints samples per second:
 
     step      training steps on a batch in memory
     gpt       training steps of a small language model on a batch in memory; size: characters in a window
     ddp       as step, in several processes: DistributedDataParallel on Gloo; batch and threads are each rank's
-    epoch     an epoch with torchvision's usual input pipeline
+    epoch     the steps of an epoch with torchvision's usual input pipeline
     folder    an epoch of a folder of pictures, without a model: ImageFolder and DataLoader
     product   a product of two 4096x4096 matrices; its "samples" are additions and multiplications
 
-These end after their last line; the caller measures the time from the start of the process to a line:
+Another one is for torchrun, which starts it in several processes. It ends after its last line:
 
-    first     the first step of an epoch
-    launch    the same, in each rank that torchrun starts
+    launch    training steps; each prints a line with a JSON object
 
 The model is torchvision's, with ten classes; SGD has Nesterov's momentum, as our defaults.
 """
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -30,6 +30,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import torchvision
+from PIL import Image
+from torchvision import datasets, transforms
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 SHORT = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -109,7 +111,7 @@ def timed(args, step, samples):
                 loss = step()
             loss.item()
             rates.append(args.group * samples / (time.perf_counter() - begin))
-        return {"samples_per_s": statistics.median(rates)}
+        return statistics.median(rates)
 
     for _ in range(2 * args.group):
         step().item()
@@ -159,7 +161,7 @@ def prepare_product(args):
             begin = time.perf_counter()
             product()
             rates.append(2 * size**3 / (time.perf_counter() - begin))
-        return {"samples_per_s": max(rates)}
+        return max(rates)
 
     return measure
 
@@ -169,9 +171,9 @@ def ddp_rank(rank, args, port, found):
     torch.manual_seed(rank)
     store = dist.TCPStore("127.0.0.1", port, args.ranks, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=args.ranks)
-    rates = prepare_step(args, torch.nn.parallel.DistributedDataParallel)()
+    rate = prepare_step(args, torch.nn.parallel.DistributedDataParallel)()
     if rank == 0:
-        found.put(args.ranks * rates["samples_per_s"])
+        found.put(args.ranks * rate)
     dist.destroy_process_group()
 
 
@@ -180,55 +182,47 @@ def prepare_ddp(args):
         store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
         found = torch.multiprocessing.get_context("spawn").SimpleQueue()
         torch.multiprocessing.spawn(ddp_rank, (args, store.port, found), nprocs=args.ranks)
-        return {"samples_per_s": found.get()}
+        return found.get()
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = str(args.threads)       # as torchrun does for its ranks
     return measure
 
 
-# --- a whole epoch ------------------------------------------------------------------------------
+# --- with data ----------------------------------------------------------------------------------
 
 
-def read_images(args, names, count):
-    """CIFAR-10's images (n, 3, 32, 32) and labels from these files, or count random ones."""
-    import numpy as np                  # here, because plain steps need no numpy
-    if not args.data:
-        rng = np.random.default_rng(0)
-        return rng.integers(0, 256, (count, 3, 32, 32), np.uint8), rng.integers(0, 10, count)
-    rows = np.concatenate([np.fromfile(f"{args.data}/{name}.bin", np.uint8) for name in names]).reshape(-1, 3073)
-    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].astype(np.int64)
+class Images(torch.utils.data.Dataset):
+    """CIFAR-10's training set, or as many random images, as PIL images with the usual transforms."""
+
+    def __init__(self, folder):
+        import numpy as np                  # here, because steps need no numpy
+        if folder:
+            files = [np.fromfile(f"{folder}/data_batch_{i}.bin", np.uint8).reshape(-1, 3073) for i in range(1, 6)]
+        else:
+            files = [np.random.default_rng(0).integers(0, 256, (50000, 3073), np.uint8)]
+        rows = np.concatenate(files)
+        self.labels, self.pixels = rows[:, 0], rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).copy(order="C")
+        self.transform = transforms.Compose([
+            transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD)])
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, i):
+        return self.transform(Image.fromarray(self.pixels[i])), int(self.labels[i]) % 10
 
 
 def make_loader(args, **options):
-    """CIFAR-10's training set as PIL images, with the usual transforms."""
-    from PIL import Image
-    from torchvision import transforms
-
-    class Images(torch.utils.data.Dataset):
-        def __init__(self):
-            images, self.labels = read_images(args, [f"data_batch_{i}" for i in range(1, 6)], 50000)
-            self.pixels = images.transpose(0, 2, 3, 1).copy(order="C")
-            self.transform = transforms.Compose([
-                transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
-
-        def __len__(self):
-            return len(self.labels)
-
-        def __getitem__(self, i):
-            return self.transform(Image.fromarray(self.pixels[i])), int(self.labels[i])
-
-    data = Images()
+    data = Images(args.data)
     sampler = torch.utils.data.DistributedSampler(data) if args.what == "launch" else None
-    return data, torch.utils.data.DataLoader(
+    return torch.utils.data.DataLoader(
         data, batch_size=args.batch, sampler=sampler, shuffle=sampler is None, num_workers=args.workers, **options)
 
 
 def prepare_folder(args):
     """The transforms of pytorch/examples' ImageNet training. An epoch that is not measured starts the workers."""
-    from torchvision import datasets, transforms
-
     data = datasets.ImageFolder(f"{args.data}/train", transforms.Compose([
         transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
         transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]))
@@ -238,73 +232,46 @@ def prepare_folder(args):
     def measure():
         begin = time.perf_counter()
         images = sum(len(labels) for _, labels in loader)
-        return {"samples_per_s": images / (time.perf_counter() - begin)}
+        return images / (time.perf_counter() - begin)
 
     measure()
     return measure
 
 
-def memory_mb(path, field):
-    """A line of one of /proc's files, in MB."""
-    with open(path, encoding="ascii") as file:
-        return next((int(line.split()[1]) / 1024 for line in file if line.startswith(field + ":")), 0.0)
-
-
-def worker_mb():
-    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-        return sum(memory_mb(f"/proc/{pid}/smaps_rollup", "Private_Dirty") for pid in file.read().split())
-
-
 def prepare_epoch(args):
-    data, loader = make_loader(args, persistent_workers=args.workers > 0)
-    step = make_training(args, make_batch(args))
-    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")                         # resets the peak, after the files were read
-    if args.mode.startswith("compile"):         # compiling is not part of an epoch
-        for rows in {args.batch, len(data) % args.batch or args.batch}:
-            step(torch.randn(rows, 3, 32, 32), torch.randint(10, (rows,))).item()
+    loader, batch = make_loader(args, persistent_workers=True), make_batch(args)
+    step = make_training(args, batch)
+    step(*batch).item()                         # compiling is not part of an epoch
 
     def measure():
-        begin, waited, images, batches = time.perf_counter(), 0.0, 0, iter(loader)
-        for count in range(1, (args.steps or len(loader)) + 1):
-            mark = time.perf_counter()
-            batch = next(batches)
-            waited += time.perf_counter() - mark
-            loss = step(*batch)
-            images += len(batch[1])
+        begin = time.perf_counter()
+        for count, images_and_labels in enumerate(itertools.islice(loader, args.steps), 1):
+            loss = step(*images_and_labels)
             if count % args.group == 0:
                 loss.item()
-        loss.item()
-        seconds = time.perf_counter() - begin
-        return {"samples_per_s": images / seconds, "wait_share": waited / seconds,
-                "data_mb": data.pixels.nbytes / 2**20, "worker_mb": worker_mb(),
-                "peak_mb": memory_mb("/proc/self/status", "VmHWM")}
+        return args.steps * args.batch / (time.perf_counter() - begin)
 
     return measure
 
 
-def take_first_step(args):
-    wrap = ()
-    if args.what == "launch":
-        print('{"init": true}', flush=True)
-        dist.init_process_group("gloo")
-        wrap = (torch.nn.parallel.DistributedDataParallel,)
-    _, loader = make_loader(args)
-    step = make_training(args, make_batch(args), *wrap)
-    batch = next(iter(loader))
-    for _ in range(args.steps):
-        print(json.dumps({"step": step(*batch).item()}), flush=True)
-    return {"loss": step(*batch).item(), "rank": dist.get_rank() if args.what == "launch" else 0}
+def launch(args):
+    print('{"init": true}', flush=True)
+    dist.init_process_group("gloo")
+    batch = next(iter(make_loader(args)))
+    step = make_training(args, batch, torch.nn.parallel.DistributedDataParallel)
+    for number in range(args.steps or 1):
+        loss = step(*batch).item()
+        print(json.dumps({"rank": dist.get_rank(), "step": number, "loss": loss}), flush=True)
+    os._exit(0)                                 # without waiting for the loader's workers
 
 
 PREPARE = {"step": prepare_step, "ddp": prepare_ddp, "epoch": prepare_epoch, "folder": prepare_folder,
            "gpt": prepare_gpt, "product": prepare_product}
-ONCE = {"first": take_first_step, "launch": take_first_step}
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=(*PREPARE, *ONCE))
+    parser.add_argument("what", choices=(*PREPARE, "launch"))
     parser.add_argument("--mode", default="default", help="see tools/bench.py")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--type", choices=("f32", "tf32", *SHORT), default="f32")
@@ -314,7 +281,7 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=0, help="steps of one measurement; 0: a whole epoch")
+    parser.add_argument("--steps", type=int, default=0, help="of one measurement")
     parser.add_argument("--group", type=int, default=5, help="steps between two readings of the loss")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data", help="the folder of CIFAR-10's .bin files (default: random images)")
@@ -323,12 +290,11 @@ def main():
     torch.manual_seed(0)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.type != "f32"
     torch.backends.cudnn.benchmark = True
-    if args.what in ONCE:
-        print(json.dumps(ONCE[args.what](args)), flush=True)
-        os._exit(0)                             # without waiting for the loader's workers
+    if args.what == "launch":
+        launch(args)
     measure = PREPARE[args.what](args)
     for _ in sys.stdin:
-        print(json.dumps(measure() | {"torch": torch.__version__}), flush=True)
+        print(measure(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,26 @@
-// comm_bench.c - measures a collective for many sizes, and prints a table like that of nccl-tests.
+// comm_bench.c - measures an all-reduce for many sizes, and prints a table like that of nccl-tests.
 //
-//   build/cpu/comm_bench -n 2 --op all_reduce      starts two ranks on this machine
-//   srun -N 2 build/cpu/comm_bench -n 0            is one of the ranks that srun, launch or mpirun starts
+//   build/cpu/comm_bench -n 2             starts two ranks on this machine
+//   srun -N 2 build/cpu/comm_bench -n 0   is one of the ranks that srun, launch or mpirun starts
 //
 //   time    of one call on the slowest rank; median over the calls
 //   algbw   bytes / time
-//   busbw   the load of each connection between n > 1 ranks: algbw times 2 (n-1)/n for all_reduce,
-//           1 for broadcast. Compare it with the hardware's bandwidth, or between different numbers
-//           of ranks
-//
-// The last line is the number of bytes that rank 0 passed to all calls, warm-up included.
+//   busbw   the load of each connection between n ranks: algbw times 2 (n-1)/n. Compare it with the hardware's
+//           bandwidth, or between different numbers of ranks
 #include "../03_ddp_fork/spawn.h"
 #include "../06_slurm/rendezvous.h"
 #include "progress.h"
 #include "args.h"
 #include "check.h"
 #include "clock.h"
-#include "comm/backend.h"
+#include "comm.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct Config {
     int ranks, factor, repeats;
     int64_t begin, end;     // bytes
-    const char *op, *type;
     RendezvousConfig rendezvous;
 } Config;
 
@@ -34,25 +29,10 @@ typedef struct Bench {
     Device *device;
     Comm *comm;             // what is measured
     Comm *judge;            // used between measurements
-    bool reduces;           // all_reduce, else broadcast
-    CommType type;
-    void *values;
+    float *values;
 } Bench;
 
 enum { WARMUP = 5 };        // calls of each size that are not measured
-
-static CommType type_of(const char *name)
-{
-    return strcmp(name, "f32") == 0 ? COMM_F32 : strcmp(name, "f16") == 0 ? COMM_F16 : COMM_BF16;
-}
-
-static void call(Bench *b, size_t count)
-{
-    if (b->reduces)
-        comm_all_reduce(b->comm, device_stream(b->device), b->values, count, b->type);
-    else
-        comm_broadcast(b->comm, device_stream(b->device), b->values, count, b->type, 0);
-}
 
 // --- one size ------------------------------------------------------------------------------------
 
@@ -81,7 +61,7 @@ static double time_once(Bench *b, size_t count)
 {
     comm_barrier(b->judge);
     double begin = clock_now();
-    call(b, count);
+    comm_all_reduce(b->comm, device_stream(b->device), b->values, count, COMM_F32);
     stream_sync(device_stream(b->device));
     return 1e6 * (clock_now() - begin);
 }
@@ -104,7 +84,7 @@ static void slowest_of_ranks(Bench *b, double *times, size_t count)
 
 static double measure(Bench *b, size_t count)
 {
-    int repeats = repeats_for(b->config, count * comm_width(b->type));
+    int repeats = repeats_for(b->config, count * sizeof *b->values);
     double *times = xcalloc((size_t)repeats, sizeof *times);
     for (int i = -WARMUP; i < repeats; i++) {
         double us = time_once(b, count);
@@ -121,7 +101,7 @@ static double measure(Bench *b, size_t count)
 
 static void print_head(const Config *c, const Device *device)
 {
-    printf("# %s, %d ranks, %s on %s; median of up to %d calls\n", c->op, c->ranks, comm_backend,
+    printf("# all_reduce, %d ranks, %s on %s; median of up to %d calls\n", c->ranks, comm_backend,
            device_name(device), c->repeats);
     printf("#%11s %11s %5s %5s %11s %8s %8s\n", "size", "count", "type", "op", "time", "algbw",
            "busbw");
@@ -131,11 +111,10 @@ static void print_head(const Config *c, const Device *device)
 
 static void print_row(const Bench *b, size_t count, double us)
 {
-    const Config *c = b->config;
-    double bytes = (double)(count * comm_width(b->type)), algbw = bytes / us / 1e3;
-    double load = b->reduces ? 2.0 * (c->ranks - 1) / c->ranks : c->ranks > 1;
-    printf("%12.0f %11zu %5s %5s %11.1f %8.2f %8.2f\n", bytes, count, c->type,
-           b->reduces ? "sum" : "-", us, algbw, algbw * load);
+    int ranks = b->config->ranks;
+    double bytes = (double)(count * sizeof *b->values), algbw = bytes / us / 1e3;
+    printf("%12.0f %11zu %5s %5s %11.1f %8.2f %8.2f\n", bytes, count, "f32", "sum", us, algbw,
+           algbw * 2 * (ranks - 1) / ranks);
     fflush(stdout);
 }
 
@@ -143,7 +122,7 @@ static void bench_sizes(Bench *b)
 {
     const Config *c = b->config;
     for (double bytes = (double)c->begin; bytes <= (double)c->end; bytes *= c->factor) {
-        size_t count = (size_t)bytes / comm_width(b->type);
+        size_t count = (size_t)bytes / sizeof *b->values;
         double us = measure(b, count);
         if (comm_rank(b->comm) == 0)
             print_row(b, count, us);
@@ -154,16 +133,13 @@ static void run(const Config *c, World *world)
 {
     check_set_rank(world->rank, world->size);
     Device *device = device_count() > 0 ? comm_open_device(world, 1) : device_open(0, 1);
-    Bench b = { .config = c, .device = device, .type = type_of(c->type) };
-    b.reduces = strcmp(c->op, "all_reduce") == 0;
+    Bench b = { .config = c, .device = device };
     b.comm = comm_new(world, device, "bench", NULL);
     b.judge = comm_new(world, device, "judge", NULL);
     b.values = device_alloc(device, (size_t)c->end);
     if (world->rank == 0)
         print_head(c, device);
     bench_sizes(&b);
-    if (world->rank == 0)
-        printf("# bytes given to the calls: %" PRIu64 "\n", comm_bytes(b.comm));
     comm_free(b.judge);
     comm_free(b.comm);
     device_free(device, b.values);
@@ -172,14 +148,11 @@ static void run(const Config *c, World *world)
 
 int main(int argc, char **argv)
 {
-    Config c = { .ranks = 2, .factor = 2, .repeats = 200, .begin = 8, .end = 256 << 20,
-                 .op = "all_reduce", .type = "f32" };
-    Args args = { .summary = "Measures the time of a collective for many sizes." };
+    Config c = { .ranks = 2, .factor = 2, .repeats = 200, .begin = 8, .end = 256 << 20 };
+    Args args = { .summary = "Measures the time of an all-reduce for many sizes." };
     args_add(&args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &c.ranks, "N",
           "ranks to start (0: none, if srun, launch or mpirun starts them)", 0, 16 },
-        { "op", 0, ARG_CHOICE, &c.op, "all_reduce|broadcast", "collective to measure" },
-        { "type", 0, ARG_CHOICE, &c.type, "f32|bf16|f16", "type of the values" },
         { "begin", 'b', ARG_INT64, &c.begin, "BYTES", "smallest size", 4, 0x1p34 },
         { "end", 'e', ARG_INT64, &c.end, "BYTES", "largest size", 4, 0x1p34 },
         { "factor", 'f', ARG_INT, &c.factor, "N", "ratio between one size and the next", 2, 1024 },

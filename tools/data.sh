@@ -96,8 +96,7 @@ check_file()
 
 wanted() { each_file | awk '{ printf "%s%s", n++ ? ", " : "", $3 }'; }
 
-# take_from_archive FILE: takes the set's files out of an archive or a folder, CIFAR's also from the Python version.
-# If the set is a text, FILE is that text.
+# take_from_archive FILE: takes the set's files out of an archive or a folder. If the set is a text, FILE is that text.
 take_from_archive()
 {
     local file=$1 sum bytes name member
@@ -118,16 +117,12 @@ take_from_archive()
                 "give a .tar.gz or .tar.xz, or a folder with $(wanted)"
     fi
     while read -r sum bytes name; do
-        member=$(grep -E "(^|/)${name//./\\.}(\.gz)?$" "$tmp/list" || grep -E "(^|/)${name%.bin}$" "$tmp/list" || true)
+        member=$(grep -E "(^|/)${name//./\\.}(\.gz)?$" "$tmp/list" || true)
         [ -n "$member" ] || die "$file: it contains no $name; nothing was changed" "$set consists of $(wanted)"
         [ "$(wc -l <<<"$member")" = 1 ] || die "$file: it contains more than one $name; nothing was changed"
         if [ -d "$file" ]; then cat "$file/$member"; else tar -xOf "$tmp/archive.tar" --no-wildcards -- "$member"; fi \
             2>"$tmp/log" | head -c $((2 * bytes + 1)) >"$tmp/member" || true
-        if [[ $name == *.bin && $member != *.bin* ]]; then
-            have python3 || die "$file is the version for Python, which only python3 can read" "apt install python3"
-            (ulimit -v 8000000; "$root/tools/cifar.py") <"$tmp/member" >"$tmp/new/$name" 2>"$tmp/log" ||
-                die "$file: $member: $(tail -1 "$tmp/log"); nothing was changed"
-        elif [[ $member == *.gz ]]; then
+        if [[ $member == *.gz ]]; then
             unpack "$tmp/member" "$bytes" >"$tmp/new/$name"
         else
             mv "$tmp/member" "$tmp/new/$name"

@@ -5,15 +5,11 @@
                                  several), points are the test set after each epoch
     ./ddp plot RUN.json [RUN.jsonl]      the page of ./ddp run --watch, with a whole run inside: the timeline of a
                                  --trace file. https://ui.perfetto.dev opens this file, too
-    ./ddp plot PREDICTIONS.csv   confusion matrix from a --predictions file
 """
 # Only the functions draw_* need matplotlib.
 import argparse
-import csv
-import itertools
 import json
 import os
-import re
 import statistics
 import sys
 
@@ -34,43 +30,16 @@ def pyplot():
     return plt
 
 
-NUMBER, MOST_LINE = (int, float), 1 << 20
-TYPES = {**dict.fromkeys("pid tid epoch step steps".split(), int), **dict.fromkeys("ph name call event".split(), str),
-         **dict.fromkeys("ts dur t cpu bucket_mb threads batch_size cores".split(), NUMBER),
-         **dict.fromkeys("loss acc running_loss running_acc test_loss top1".split(), (*NUMBER, type(None))),
-         **dict.fromkeys("device compress".split(), str), **dict.fromkeys(("args", "options"), dict)}
-LEAST = {**{key: 0 for key, kind in TYPES.items() if kind in (int, NUMBER)}, "steps": 1}
-
-
-def plain(text):
-    """The text without characters that a terminal takes for commands."""
-    return re.sub(r"[\0-\x1f\x7f-\x9f]", " ", text)
-
-
-def checked(event):
-    """-> the event, with harmless text. Refuses what no program of ours writes: the file may come from anywhere."""
-    for key, value in event.items():
-        if not isinstance(value, TYPES.get(key, object)) or (
-                isinstance(value, NUMBER) and not LEAST.get(key, -1e16) <= value <= 1e16):
-            raise ValueError(f"no program of ddp.c writes such a value of '{plain(key)[:40]}'")
-        event[key] = plain(value) if isinstance(value, str) else checked(value) if isinstance(value, dict) else value
-    return event
-
-
 def read_events(path):
     """The JSON objects of a file, one per line. A killed run may end in the middle of a line."""
     with open(path, "rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE), b""), 1):
+        for line in file:
             try:
-                if len(line) == MOST_LINE:
-                    raise RecursionError
                 event = json.loads(line.strip().rstrip(b","))
             except ValueError:
                 continue
-            except RecursionError:
-                raise ValueError(f"line {number} is too long or too deeply nested") from None
             if isinstance(event, dict):
-                yield checked(event)
+                yield event
 
 
 def end_with(command, paths, error):
@@ -79,10 +48,10 @@ def end_with(command, paths, error):
         sys.exit(f"{command}: {error.filename}: {error.strerror}")
     what = f"an event has no {error}" if isinstance(error, KeyError) else "its numbers contradict each other" \
         if isinstance(error, (ArithmeticError, TypeError)) else error
-    sys.exit(f"{command}: {plain(', '.join(paths))}: {what}")
+    sys.exit(f"{command}: {', '.join(paths)}: {what}")
 
 
-FILE_ERRORS = OSError, ValueError, KeyError, TypeError, ArithmeticError, csv.Error
+FILE_ERRORS = OSError, ValueError, KeyError, TypeError, ArithmeticError
 
 
 # --- curves ---------------------------------------------------------------------------------------
@@ -146,75 +115,10 @@ def write_page(paths, output):
     return f"{len(events)} events"
 
 
-# --- confusion matrices -----------------------------------------------------------------------------
-
-
-def read_confusion(path):
-    """-> the classes, and counts[class][predicted class]"""
-    names, pairs = {}, []
-    with open(path, encoding="utf-8", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file), 2):
-            try:
-                label, prediction = int(row["label"]), int(row["prediction"])
-                names |= {label: plain(row["class"]), prediction: plain(row["predicted"])}
-            except (KeyError, TypeError, ValueError):
-                raise ValueError(f"line {number}: no prediction; --predictions FILE writes a correct file") from None
-            pairs.append((label, prediction))
-    if not pairs:
-        raise ValueError("no images were counted")
-    labels = sorted(names)
-    if len(labels) > 10000:
-        raise ValueError(f"{len(labels)} classes are too many for a picture")
-    counts = [[0] * len(labels) for _ in labels]
-    for label, prediction in pairs:
-        counts[labels.index(label)][labels.index(prediction)] += 1
-    return [names[label] or str(label) for label in labels], counts
-
-
-def describe_confusion(classes, counts):
-    images, right = sum(map(sum, counts)), sum(row[i] for i, row in enumerate(counts))
-    most, a, b = max((count, -i, -j) for i, row in enumerate(counts) for j, count in enumerate(row + [0]) if i != j)
-    worst = f"{classes[-a]} is predicted as {classes[-b]} most often, {most} times" if most else "no mistakes"
-    return f"{100 * right / images:.2f} % of {images} images right; {worst}"
-
-
-def draw_confusion(paths, output):
-    """A cell's color is its share of the row: blue for right answers, else orange. Orange uses the root of the share,
-    so that rare mistakes are visible. Bars on the right: the accuracy of each class."""
-    (path,) = paths
-    classes, counts = read_confusion(path)
-    plt, size, shares = pyplot(), len(classes), []
-    for i, row in enumerate(counts):
-        total = sum(row) or 1
-        shares.append([shade(count / total, i == j) for j, count in enumerate(row)])
-    figure, (chart, bars) = plt.subplots(1, 2, figsize=(8.5, 6.5), layout="constrained", sharey=True,
-                                         width_ratios=(6, 1))
-    chart.imshow(shares, aspect="auto")
-    every = -(-size // 40)
-    chart.set_xticks(range(0, size, every), classes[::every], rotation=45, ha="right")
-    chart.set_yticks(range(0, size, every), classes[::every])
-    chart.set(xlabel="predicted class", ylabel="class", title=describe_confusion(classes, counts))
-    if size <= 20:
-        for i, j in itertools.product(range(size), range(size)):
-            chart.text(j, i, counts[i][j] or "", ha="center", va="center", fontsize=8)
-    right = [100 * row[i] / (sum(row) or 1) for i, row in enumerate(counts)]
-    bars.barh(range(size), right, color="#5fa5f0")
-    bars.set(xlim=(0, 100), xlabel="right, %")
-    figure.savefig(output)
-    return describe_confusion(classes, counts)
-
-
-def shade(share, is_right):
-    part = share if is_right else share ** 0.5
-    light, full = (238, 240, 243), (95, 165, 240) if is_right else (242, 140, 60)
-    return [(a + (b - a) * part) / 255 for a, b in zip(light, full)]
-
-
 # --- which view ---------------------------------------------------------------------------------------
 
 # How a file begins: the default name of the picture, and the function that draws it.
-VIEWS = {'{"event":': ("runs.svg", draw_curves), "[": ("run.html", write_page),
-         "index,": ("confusion.svg", draw_confusion)}
+VIEWS = {'{"event":': ("runs.svg", draw_curves), "[": ("run.html", write_page)}
 
 
 def view_of(path):
@@ -223,38 +127,21 @@ def view_of(path):
     for prefix, view in VIEWS.items():
         if begin.startswith(prefix):
             return view
-    raise ValueError("neither metrics nor a timeline nor predictions; "
-                     "train with --metrics RUN.jsonl, --trace RUN.json or --predictions FILE.csv")
+    raise ValueError("neither metrics nor a timeline; train with --metrics RUN.jsonl or --trace RUN.json")
 
 
-def parse():
+def main():
     parser = argparse.ArgumentParser(prog="./ddp plot", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png; for a --trace file FILE.html")
     args = parser.parse_args()
-    if args.output and not args.output.endswith((".svg", ".png", ".html")):
-        parser.error(f"-o must be FILE.svg, FILE.png or FILE.html, not '{args.output}'")
-    return parser, args
-
-
-def choose_view(parser, args):
-    """-> the picture's path, and a function that draws it. Wrong combinations of files and options end the program."""
-    views = [view_of(path) for path in args.files]
-    output, draw = max(views, key=lambda view: view[1] is write_page)
-    kinds = {view[1] for view in views}
-    if len(views) > 1 and not kinds <= {draw_curves, write_page}:
-        parser.error("only --metrics files can share a picture, and only with a --trace file a page")
-    output = args.output or output
-    if output.endswith(".html") != (draw is write_page):
-        parser.error("FILE.html is for --trace files, FILE.svg and FILE.png for the others")
-    return output, draw
-
-
-def main():
-    parser, args = parse()
     try:
-        output, draw = choose_view(parser, args)
+        views = [view_of(path) for path in args.files]
+        output, draw = max(views, key=lambda view: view[1] is write_page)       # a timeline makes it a page
+        output = args.output or output
+        if not output.endswith((".html",) if draw is write_page else (".svg", ".png")):
+            parser.error("-o: FILE.html is for --trace files, FILE.svg and FILE.png for the others")
         print(f"{output}: {draw(args.files, output)}", file=sys.stderr)
     except FILE_ERRORS as error:
         end_with("plot", args.files, error)

@@ -148,17 +148,6 @@ static int draw(const Speaker *s, const float *logits, int64_t number)
     return best;
 }
 
-// Prints a byte. Control characters, also in UTF-8, become spaces: a terminal would take them for commands. Line breaks
-// and tabs stay.
-static void print_token(uint8_t byte)
-{
-    static uint8_t last;
-    bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F ||
-                   (last == 0xC2 && 0x80 <= byte && byte < 0xA0);
-    last = control ? ' ' : byte;
-    putchar(last);
-}
-
 // Without a prompt, the text begins after a line break or, if the vocabulary has none, token 0. Neither is printed.
 static void speak(Speaker *s)
 {
@@ -172,7 +161,7 @@ static void speak(Speaker *s)
     for (int64_t i = 0; lines < s->config->count && i < (int64_t)LINE * s->config->count; i++) {
         int token = draw(s, think(s), i);
         append(s, token);
-        print_token(s->bytes[token]);
+        putchar(s->bytes[token]);
         if (token == line && ++lines > 0)
             fflush(stdout);
     }

@@ -48,8 +48,6 @@ def milliseconds(span):
 
 @dataclass
 class Span:
-    process: str
-    track: str
     begin: float                # ms
     end: float
     name: str
@@ -62,22 +60,17 @@ class Span:
             yield span
             span = span.parent
 
-    def depth(self):
-        return sum(1 for _ in self.around())
-
 
 def read_timeline(path):
     """{(process, track), as numbers: [Span], sorted by begin}. A span that a killed run never ended ends with the
     timeline."""
-    names, lanes, begun = {}, {}, {}
+    lanes, begun = {}, {}
     end = 0
     for e in read_events(path):
         lane, begin = (e["pid"], e["tid"]), e.get("ts", 0) / 1e3
         end = max(end, begin + e.get("dur", 0) / 1e3)
-        if e["ph"] == "M" and "name" in e["args"]:
-            names[lane if e["name"] == "thread_name" else e["pid"]] = e["args"]["name"]
-        elif e["ph"] in "BX":
-            span = Span("", "", begin, begin + e["dur"] / 1e3 if "dur" in e else None, e["name"],
+        if e["ph"] in "BX":
+            span = Span(begin, begin + e["dur"] / 1e3 if "dur" in e else None, e["name"],
                         e.get("args", {}).get("call", ""))
             lanes.setdefault(lane, []).append(span)
             if e["ph"] == "B":
@@ -86,12 +79,9 @@ def read_timeline(path):
             begun[lane].pop().end = begin
     if not lanes:
         raise ValueError("there are no spans in it; make one with --trace FILE")
-    for lane, spans in lanes.items():
+    for spans in lanes.values():
         for span in spans:
-            span.process, span.track = names.get(lane[0], ""), names.get(lane, "")
             span.end = end if span.end is None else span.end
-            if span.end < span.begin:
-                raise ValueError(f"the span '{span.name}' ends before it begins")
         spans.sort(key=lambda span: (span.begin, -span.end))
         set_parents(spans)
     return dict(sorted(lanes.items()))
