@@ -158,12 +158,5 @@ check "and no message" says_times 0 "restart|launch.c|supervise.c"
 { "$launch" -n 2 --max-restarts 1 -- "$rank" 1.0=exit7 2>&1; echo $? >status; } | true
 check "launch does not need a reader of its messages" test "$(cat status)" = 0
 
-# Like PyTorch's TCPStore, rank 0 of another program can listen on the port that launch has bound.
-if command -v python3 >/dev/null; then
-    expect 0 "" "$launch" -- python3 -c '
-import os, socket
-socket.create_server((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))'
-fi
-
 check "no process is left in the end" at_last nothing_left
 test_done
