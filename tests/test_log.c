@@ -64,25 +64,12 @@ TEST(lines_and_events)
     ranks = 1;
 }
 
-static const struct {
-    double norm, loss_scale;
-    int64_t skipped;
-    const char *line, *event;
-} cases[] = {
-    { 0, 0, 7, "", "" },                    // without a loss scale, skipped steps are not shown
-    { 2.3138, 0, 0, " | norm: 2.314", ",\"gradient_norm\":2.3138" },
-    { INFINITY, 32768, 1, " | norm: inf | scale: 32768 | skipped: 1",
-      ",\"gradient_norm\":null,\"loss_scale\":32768.0,\"skipped_steps\":1" },
-};
-enum { CASES = sizeof cases / sizeof *cases };
-
 static void as_a_rank(void)
 {
     Log *log = new_log(1);
-    for (int i = 0; i < CASES; i++)
-        log_step(log, &(LogStep){ .epoch = 1, .epochs = 1, .step = i + 1, .steps = CASES, .norm = cases[i].norm,
-                                  .loss_scale = cases[i].loss_scale, .skipped = cases[i].skipped, .data_wait_ms = 2,
-                                  .stats = { .loss_sum = 5, .count = 10, .correct1 = 3 } });
+    log_step(log, &(LogStep){ .epoch = 1, .epochs = 1, .step = 1, .steps = 1, .norm = INFINITY, .loss_scale = 32768,
+                              .skipped = 1, .data_wait_ms = 2,
+                              .stats = { .loss_sum = 5, .count = 10, .correct1 = 3 } });
     log_end(log, 1, 1);
     log_free(log);
 }
@@ -90,7 +77,6 @@ static void as_a_rank(void)
 // Only rank 0 prints. Other ranks write metrics only if the name has %r.
 TEST(each_rank_has_metrics_of_its_own)
 {
-    char line[200];
     ranks = 2;
     for (rank = 1; rank >= 0; rank--) {
         metrics = test_path("rank0.jsonl");
@@ -99,13 +85,10 @@ TEST(each_rank_has_metrics_of_its_own)
         metrics = test_path("%r.jsonl");
         run(as_a_rank);
         EXPECT(!rank || !*test_said, "rank 1 prints %s", test_said);
-        for (int i = 0; i < CASES; i++) {
-            snprintf(line, sizeof line, " [1/1] | loss: 0.500 | acc: 30.000%% | rank 0%s\n", cases[i].line);
-            EXPECT_HAS(rank ? line : test_said, line);
-            snprintf(line, sizeof line, "\"data_wait_ms\":2.0%s,\"rank\":%d}\n", cases[i].event, rank);
-            EXPECT_HAS(test_read(test_path(rank ? "1.jsonl" : "0.jsonl")), line);
-        }
+        EXPECT_HAS(test_read(test_path(rank ? "1.jsonl" : "0.jsonl")), "\"data_wait_ms\":2.0,\"gradient_norm\":null,"
+                   "\"loss_scale\":32768.0,\"skipped_steps\":1,\"rank\":");
     }
+    EXPECT_HAS(test_said, " [1/1] | loss: 0.500 | acc: 30.000% | rank 0 | norm: inf | scale: 32768 | skipped: 1\n");
     EXPECT_HAS(test_said, "\nweight hash: 0000000000000001\n");
 }
 

@@ -1,11 +1,8 @@
 #!/usr/bin/env bash
 # Runs tools/check_series.sh, which also compares the pages with the code, on the steps, and on a small series with
-# mistakes. Also tests ./ddp diff and tools/propagate.
+# mistakes. Also tests ./ddp diff.
 # shellcheck disable=SC2016,SC2317  # a $ in single quotes is for sed; functions are called by expect
 . "$SRC/tests/test.sh"
-type -P git >/dev/null || { echo "skipped: no git"; exit 77; }
-unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
-export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 
 check_series() { "$SRC/tools/check_series.sh" "$@"; }
 readme_diff() { "$SRC/tools/readme_diff.sh" "$@"; }
@@ -86,27 +83,4 @@ ddp_diff() { ./ddp diff "$@"; }
 expect 0 "new in 03_three: ddp.h (1 line)" ddp_diff 02 03
 check "the summary comes last" grep -qxF 'train.c: 3 lines in 1 hunk (1 removed, 2 added)' <(tail -1 "$TMP/output")
 
-mkdir "$TMP/a tree"
-cd "$TMP/a tree" || exit 1
-mkdir 01_one 02_two 03_three 04_four
-for step in 0*; do
-    printf 'line %d\n' {1..30} >"$step/train.c"
-done
-spoil 's/line 20/line twenty/' 03_three/train.c 04_four/train.c
-git init -q .
-git add .
-git -c user.name=test -c user.email=test@localhost commit -qm "as it was"
-propagate() { "$SRC/tools/propagate" "$@"; }
-changed() { git status --porcelain | cut -c4- | paste -sd' '; }
-
-spoil 's/line 5/line V/' 02_two/train.c
-expect 0 "03_three/train.c: merged" propagate 02_two/train.c
-check "not into earlier steps" test "$(changed)" = "02_two/train.c 03_three/train.c 04_four/train.c"
-check "the file has the change and keeps its own line" test "$(grep -cxE 'line (V|twenty)' 04_four/train.c)" = 2
-git reset -q --hard
-spoil 's/line 20/line XX/' 01_one/train.c
-expect 1 "03_three/train.c: a conflict, marked" propagate 01_one/train.c
-check "a copy, a conflict, and the rest unchanged" test "$(changed)" = "01_one/train.c 02_two/train.c 03_three/train.c"
-check "both sides are there" \
-    test "$(grep -cE '^(<<<<<<< 03_three/train.c|>>>>>>> 01_one/train.c)$' 03_three/train.c)" = 2
 test_done

@@ -118,12 +118,6 @@ static void all_end(int wanted)
     close_port();
 }
 
-static int times(const char *what) { return test_times(said, what); }
-static void expect_said(const char *what, int lines)
-{
-    EXPECT(times(what) == 1 && times("\n") == lines, "not once \"%s\", or not %d lines: %s", what, lines, said);
-}
-
 // --- parts -----------------------------------------------------------------------------------------------------------
 
 static void bow(World *world) { (void)world; }
@@ -285,7 +279,7 @@ TEST(a_rank_that_does_not_read_delays_nobody)
         send(fd, &(StoreHead){ STORE_GET, 0, "big" }, sizeof(StoreHead), MSG_NOSIGNAL);
     await(&seen->finish, 2);
     all_end(EXIT_REPORTED);
-    expect_said("(--timeout); all wait for rank 1 of 3 (", 1);
+    EXPECT_HAS(said, "(--timeout); all wait for rank 1 of 3 (");
     close(fd);
 }
 
@@ -308,7 +302,7 @@ TEST(a_death_is_named_before_others_end)
     gethostname(host, sizeof host - 1);
     snprintf(wanted, sizeof wanted, "lost rank 2 of 3 (%s, pid %d): after epoch 1, step 3; 2 calls, the last: "
              "all_reduce of 5 (gradients)\nhint: ", host, (int)actors[2].pid);
-    EXPECT(times(wanted) == 1, "not once \"%s\": %s", wanted, said);
+    EXPECT(test_times(said, wanted) == 1, "not once \"%s\": %s", wanted, said);
 }
 
 TEST(ranks_leave_a_rank_0_that_is_stopped)

@@ -185,19 +185,6 @@ TEST(two_streams_take_turns)
     expect_in_order(200);
 }
 
-TEST(freed_with_work_left)
-{
-    Stream *gone = stream_new_beside(device, "gone");
-    ask_gate(gone);
-    for (int i = 0; i < 50; i++)
-        ask_note(gone, i);
-    pthread_t opener = gate_open_soon();
-    stream_free(gone);
-    expect_in_order(50);
-    pthread_join(opener, NULL);
-    stream_free(NULL);
-}
-
 static void step_with_call(void *arg) { ask_note(*(Stream **)arg, 5); }
 
 TEST(a_step_that_is_never_recorded)
