@@ -221,11 +221,9 @@ sub check_document
     }
     take_blocks(\$text, sub {
         my ($code, $line) = @_;
-        my $wide = $code =~ /^```/;        # quoted code is as wide as in its file
         for (split /\n/, $code) {
             $where = "$document:" . $line++;
             check_code(unexplained(s/^\s+//r));
-            wrong('output and commands have at most 90 columns') if !$wide && /^ {4}.{91}/;
         }
     });
 

@@ -6,7 +6,6 @@ undisturbed run.
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -90,7 +89,7 @@ def over_http(wanted):
     for path in ("/", "/events", "/wrong-token/", "/wrong-token/events"):
         expect(f"{path} needs the token", ask(base + path) == 404)
     expect("so has a signal", ask(f"{base}/wrong-token/1/KILL", b"") == 404)
-    expect("the page is there, also without the last slash", [ask(run.address), ask(run.address[:-1])] == [200, 200])
+    expect("the page is there", ask(run.address) == 200)
     spans, states, joined, sent, first, hashes = 0, None, {}, None, [], []
     for message in messages(run.address):
         for event in message["events"]:
@@ -120,12 +119,6 @@ def over_http(wanted):
     status, weights = run.end()
     expect("the killed run has the same hash", (status, [weights], weights) == (0, hashes, wanted),
            (status, weights, hashes, wanted))
-    run.expect_gone()
-    run = Run("interrupted", 80000)
-    for message in messages(run.address):
-        if any(event.get("name") == "forward" for event in message["events"]):
-            run.process.send_signal(signal.SIGINT)
-    expect("Ctrl-C ends the run", run.end()[0] == 130)
     run.expect_gone()
 
 

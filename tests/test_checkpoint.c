@@ -97,7 +97,7 @@ TEST(round_trips)
 // --- files that do not fit -----------------------------------------------------------------------
 
 static const float infinite[16] = { 0, 0, INFINITY };
-static const double nan_real = NAN, zero = 0;
+static const double zero = 0;
 static const int64_t minus_one = -1;
 
 typedef struct Edit {
@@ -115,9 +115,7 @@ static const Edit refused[] = {
     { "bn1.weight", "I32", 0, NULL, true },
     { "bn1.weight", NULL, 15, NULL, true },
     { "bn1.running_var", NULL, 0, infinite, true },
-    { "ddp.momentum.bn1.weight", NULL, 0, infinite, false },
     { "ddp.epoch", NULL, 0, &minus_one, false },
-    { "ddp.best_top1", NULL, 0, &nan_real, false },
     { "ddp.loss_scale", NULL, 0, &zero, false },
 };
 static const Edit accepted[] = {
@@ -220,11 +218,9 @@ static const struct {
     int saved_order, order;     // 0: the file does not give it
 } continued[] = {
     { 6, 256, 6, 7, 6 },        // the epoch is trained, but not evaluated
-    { 6, 256, 5, 7, -1 },
     { 0, 256, 10, 8, -1 },
     { 6, 256, 10, 8, -1 },
     { 6, 128, 20, 7, 0 },       // begins the epoch again
-    { 6, 1024, 3, 7, 0 },
     { 6, 256, 10, 7, 6, .saved_order = 1, .order = 1 },
     { 6, 256, 10, 7, 6, .saved_order = 0, .order = 1 },
     { 0, 256, 10, 7, 0, .saved_order = 1, .order = 2 },

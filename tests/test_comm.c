@@ -199,37 +199,12 @@ static int beside_each_other(void *arg, const World *world)
     return test_failed > 0 || test_passed == 0;
 }
 
-static int barrier_holds(void *arg, const World *world)
-{
-    atomic_int *late = arg;
-    Device *device = device_open(0, 1);
-    Comm *comm = comm_new(world, device, "barrier", NULL);
-    for (int i = 1; i <= 3; i++) {
-        if (world->rank == world->size - 1) {
-            usleep(20000);
-            atomic_store(late, i);
-        }
-        comm_barrier(comm);
-        EXPECT(atomic_load(late) >= i, "rank %d passed before the last rank came", world->rank);
-    }
-    comm_free(comm);
-    device_close(device);
-    return test_failed > 0 || test_passed == 0;
-}
-
 TEST(every_number_of_ranks)
 {
     for (int size = 1; size <= 4; size++) {
         EXPECT_EQ_INT(ranks_run(size, every_collective, &(size_t){ size == 2 ? 1000000 : 20001 }), 0);
         EXPECT_EQ_INT(ranks_run(size, beside_each_other, NULL), 0);
     }
-}
-
-TEST(barrier_waits_for_all)
-{
-    Store *shared = ranks_store_new();
-    EXPECT_EQ_INT(ranks_run(3, barrier_holds, &shared->count), 0);
-    ranks_store_free(shared);
 }
 
 TEST_MAIN

@@ -47,11 +47,8 @@ ddp() { env -u CUDA_HOME PATH="$TMP/bin" ./ddp "$@"; }
 
 expect 1 "cmake --build build --target 04_four_cpu" ddp slurm run sbatch 04_four/job.sbatch
 check "then the command runs" grep -q "slurm: no cluster runs" "$TMP/output"
-expect 1 "no cluster runs" ddp slurm run sbatch 04_four/job.sbatch
-check "it is built once" not grep -q "cmake" "$TMP/output"
 rm -rf build
 
-expect 0 "run STEP" ddp help
 expect 2 "there is no command 'tset'" ddp tset
 expect 2 "there is no step '09'" ddp run 09
 expect 2 "it has no ranks" ddp run 01 -n 2
@@ -63,14 +60,12 @@ check "only that program is built" grep -qF '$ cmake --build build --target 01_s
 expect 3 'trained with --devices 4 -b 8' ddp run 02 -n 4 -- -b 8
 expect 3 'trained with -n 4 -b 8' ddp run 03 -n 4 -- -b 8
 expect 4 'launched --nproc-per-node 4 -- build/cpu/04_four/train -b 8' ddp run 04 -n 4 -- -b 8
-expect 1 '--watch needs python3' ddp run 03 --watch
 pretend python3 'echo "server $*" >&2'
 expect 4 'launched --max-restarts 3 --nproc-per-node 2 -- build/cpu/04_four/train -b 8 --trace=t --metrics /' \
     ddp run 04 --watch -- -b 8 --trace=t
 expect 3 'trained with -n 4 @c --trace a b --metrics=m.%r --save s' \
     ddp run 03 --watch -n 4 -- @c --trace 'a b' --metrics=m.%r --save s
 check "the page shows the options' files" until_so 10 grep -q "server .*watch.py [0-9]* a b m.0$" "$TMP/output"
-rm "$TMP/bin/python3"
 sed -i 's,^CMAKE_HOME.*,CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere,' build/CMakeCache.txt
 expect 3 'was moved or copied' ddp run 01
 expect 1 'the cuda backend cannot be built here' ddp run 01 --backend cuda
@@ -89,9 +84,6 @@ esac'
 echo "12:test_later" >failed
 expect 0 "they run again, alone" ddp test
 check "the late test runs again" grep -qx "second try" "$TMP/output"
-printf '7:test_wrong\n12:test_later\n' >failed
-expect 8 "" ddp test
-check "no second try if another test has failed" not grep -q "second try" "$TMP/output"
 rm failed
 
 pretend nvidia-smi 'echo "GPU 0: NVIDIA Something (UUID: GPU-1)"'
@@ -102,8 +94,6 @@ printf '#!/bin/sh\nexit 5\n' >build/cuda/01_single_gpu/train
 chmod +x build/cuda/01_single_gpu/train
 expect 5 'not been tested on a GPU like this one' ddp run 01
 expect 3 '$ build/cpu/' ddp run 01 --backend cpu
-pretend nvidia-smi 'echo "No devices found."; exit 6'
-expect 3 '$ build/cpu/' ddp run 01
 rm "$TMP/bin/nvidia-smi"
 
 # Debian's Fashion-MNIST may or may not be installed here, so the requirement is removed.
@@ -121,14 +111,6 @@ if is_debian; then
     pretend id 'echo 0'
     expect 0 '=600 -q -y --no-install-recommends ninja-build' ddp setup
     check "first update, then install" test "$(cut -d' ' -f1 "$TMP/apt" | paste -sd' ')" = "update install"
-    rm "$TMP/apt"
-    rm "$TMP/bin/ninja"
-    rm -rf build
-    pretend id 'echo 1000'
-    expect 0 'only root can install them' ddp setup
-    pretend id 'echo 0'
-    pretend ninja 'exit 0'
-
     rm -rf build
     export HIDDEN=gloo/config.h
     expect 3 'trained with' ddp run 01
@@ -136,15 +118,7 @@ if is_debian; then
     rm -rf build
     expect 3 '03_three needs: Gloo' ddp run 03
     check "and apt installs it" grep -qF -- '--no-install-recommends libgloo-dev' "$TMP/output"
-    unset HIDDEN
-    rm -rf build "$TMP/bin/mpirun"
-    expect 4 '04_four needs: Open MPI' ddp run 04
-    pretend mpirun 'exit 0'
 fi
-
-pretend cmake 'echo "cmake version 3.22.1"'
-expect 1 'CMake 3.25 or newer is needed' ddp setup
-expect 1 'apt install cmake' ddp doctor
 rm "$TMP/headers"
 expect 1 'apt install libdnnl-dev' ddp doctor
 

@@ -26,17 +26,6 @@ check "it builds nothing" test "$(stat -c %Y.%Z build/cpu/01_single_gpu/train)" 
 
 expect 0 "usage:" ./ddp run 01 -- --help
 
-if type -P git >/dev/null; then
-    author=(-c user.name=t -c user.email=t@example.org)
-    git init -q . && git add . && git "${author[@]}" commit -qm one
-    expect 0 "" cmake --build build
-    git "${author[@]}" commit -q --allow-empty -m two
-    expect 0 "log.c" cmake --build build --verbose
-    check "a commit recompiles two files" test "$(grep -c -- ' -c ' "$TMP/output")" = 2
-    expect 0 "" cmake --build build --verbose
-    check "and only once" not grep -q -- ' -c ' "$TMP/output"
-fi
-
 expect 0 "rm -rf build" ./ddp clean
 check "clean" test ! -e build
 

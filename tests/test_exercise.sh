@@ -51,8 +51,6 @@ shown_without_stop()
 check "a page says Stop before it shows an answer" diff <(shown_without_stop) /dev/null
 
 
-expect 0 "exercise start ID" exercise help
-expect 2 "there is no command 'begin'" exercise begin
 expect 2 "there is no exercise '03-99'" exercise start 03-99
 check "none of this started anything" test ! -e "$work"
 
@@ -63,11 +61,8 @@ expect 0 "exercises-work/03-1/train.c:" exercise task
 check "the line that it names says TODO" grep -q 'TODO(03-1)' \
     <(sed -n "$(sed -n 's/.*03-1\/train\.c://p' "$TMP/output")p" "$work/03-1/train.c")
 check "the task does not show its hints" not grep -qi '^## \|sampler_set_epoch' "$TMP/output"
-expect 0 "* 03-1   started" exercise list
-expect 1 "not built yet" exercise run
 expect 1 "rank 0 uses the same order in several epochs" exercise check
 expect 1 "03-1 is not solved yet, so its answer stays hidden" exercise answer
-check "it says what is missing" grep -q "uses the same order in several epochs: ./ddp exercise check 03-1" "$TMP/output"
 expect 0 "global batch 16" exercise run -- --arch lenet --data synthetic --train-samples 64 --epochs 1 -b 8
 expect 0 "$(below "Hint 1")" exercise hint
 check "the second hint is not shown yet" not grep -qF "$(below "Hint 2")" "$TMP/output"
@@ -81,37 +76,16 @@ check "the solution's diff can be applied" patch -s -p1 -d "$work/03-1" -i "$TMP
 expect 0 "solved: 03-1" exercise check
 check "what was learned is printed" grep -qF "$(below Solved)" "$TMP/output"
 check "the answer is not" not grep -qF "$(below Answer)" "$TMP/output"
-check "the next one of the day is named" grep -q "next: ./ddp exercise start 03-7" "$TMP/output"
 expect 0 "$(below Answer)" exercise answer
-check "it comes after its question" grep -qx "Question: why must the order not depend on the rank?" "$TMP/output"
 expect 0 "03-1   solved" exercise list
-expect 0 "1 of " exercise list
-expect 0 "  01-2   -        easy      5 min" exercise plan
-check "a plan has its own order" diff - <(awk '/ min / { print $1 == "*" ? $2 : $1 }' "$TMP/output") <<'END'
-01-1
-01-2
-03-1
-03-7
-03-2
-03-4
-04-7
-05-2
-06-1
-07-1
-END
-check "and shows the progress" grep -q "^1 of 10 solved; 46 minutes" "$TMP/output"
-check "and what is next" grep -q "^next: ./ddp exercise start 01-1 " "$TMP/output"
-expect 0 "a second day" exercise plan two
-check "two days begin with the first" is "1:a day 13:a second day" "$(grep -n "^a " "$TMP/output" | paste -sd' ')"
+expect 0 "1 of 10 solved; 46 minutes" exercise plan
 # shellcheck disable=SC2016  # for the inner bash
 check "an editor's flags compile the copy" bash -c 'cd "$1" && grep -v "^-fopenmp" compile_flags.txt >flags &&
     mapfile -t flags <flags && rm flags && cc "${flags[@]}" -fsyntax-only train.c' - "$work/03-1"
 
 echo 'int walk(' >>"$work/03-1/train.c"
 expect 1 "your program does not build" exercise check 03-1
-check "no hint is offered for it" not grep -q "exercise hint" "$TMP/output"
 check "the compiler names the line" grep -q 'exercises-work/03-1/train.c:[0-9]*:[0-9]*: error' "$TMP/output"
-expect 0 "03-1   solved" exercise list
 expect 2 "to delete it: ./ddp exercise reset 03-1 --yes" exercise reset 03-1
 expect 0 "exercises-work/03-1/train.c:" exercise reset 03-1 --yes
 check "the copy is new" not grep -rq "walk(\|^// mine" "$work/03-1"

@@ -86,14 +86,4 @@ TEST(memory_below_the_stack_pointer_is_kept)
     EXPECT(intact > WHOLE - 2048, "overwritten from byte %zu of %d", intact, WHOLE);
 }
 
-TEST(the_first_signal_is_a_request)
-{
-    EXPECT_EQ_INT(interrupt_requested(), SIGTERM);
-    interrupt_hold();
-    EXPECT_EQ_INT(interrupt_requested(), 0);
-    EXPECT_EQ_INT(interrupt_received(), SIGTERM);
-    interrupt_stop(SIGINT);
-    EXPECT_EQ_INT(interrupt_requested(), SIGINT);
-}
-
 TEST_MAIN

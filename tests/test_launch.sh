@@ -23,9 +23,6 @@ GOMP_SPINCOUNT=2000 DDP_TOKEN=[0-9a-f]{32} listens=$([ $i = 0 ] && echo 1 || ech
     check "one port, one token" test "$(word $i MASTER_PORT)$(word $i DDP_TOKEN)" = \
         "$(word 0 MASTER_PORT)$(word 0 DDP_TOKEN)"
 done
-first=$(word 0 DDP_TOKEN)
-expect 0 "" "$launch" -- "$rank" all=contract
-check "a new token each time" test -n "$first" -a "$first" != "$(word 0 DDP_TOKEN)"
 
 port=$((20000 + $$ % 10000))
 "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port $port -n 2 -- "$rank" all=contract,sleep300 \
@@ -66,8 +63,8 @@ exit3 3 -
 exit4 1 -
 exit200 200 -
 END
-expect 130 "" "$launch" -n 3 -- "$rank" all=exit130
-check "all ranks agreed to stop: nothing is printed" test ! -s output
+expect 130 "" "$launch" -n 3 --max-restarts 2 -- "$rank" all=exit130
+check "all ranks agreed to stop: nothing is printed, and no restart" test ! -s output
 
 # A stopped rank is woken up and cleans up. A rank that ignores signals is killed, and so is a rank's child.
 expect 7 "caught TERM: rank 2" "$launch" -n 3 -- "$rank" 0=wait 1=sleep500,exit7 2=catch,die19
@@ -157,13 +154,6 @@ check "and no message" says_times 0 "restart|launch.c|supervise.c"
 
 { "$launch" -n 2 --max-restarts 1 -- "$rank" 1.0=exit7 2>&1; echo $? >status; } | true
 check "launch does not need a reader of its messages" test "$(cat status)" = 0
-
-# Like PyTorch's TCPStore, rank 0 of another program can listen on the port that launch has bound.
-if command -v python3 >/dev/null; then
-    expect 0 "" "$launch" -- python3 -c '
-import os, socket
-socket.create_server((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))'
-fi
 
 check "no process is left in the end" at_last nothing_left
 test_done

@@ -1,4 +1,4 @@
-// test_log.c - the lines of a run without a terminal, JSON lines, and error messages.
+// test_log.c - the lines of a run without a terminal, and JSON lines.
 #include "check.h"
 #include "log.h"
 #include "test.h"
@@ -64,52 +64,12 @@ TEST(lines_and_events)
     ranks = 1;
 }
 
-TEST(config_event_and_a_resumed_run)
-{
-    Args args = { .program = "./tr\"ain" };
-    const char *data = "auto";
-    args_add(&args, ARGS_ROWS({ "data-set", 0, ARG_STRING, &data, "DIR", "" }));
-    const char *path = test_file("resumed", "{\"event\":\"a\"}\n", 14);
-    Log *log = log_new(&(LogConfig){ .print_freq = 50, .metrics = path }, true);
-    log_config(log, &args, "CPU \"x\"", json_pack("{s:o}", "loss", log_number(NAN)));
-    log_free(log);
-    EXPECT_HAS(test_read(path), "{\"event\":\"a\"}\n{\"event\":\"config\",\"program\":\"./tr\\\"ain\",\"revision\":\"");
-    EXPECT_HAS(test_read(path), "\"device\":\"CPU \\\"x\\\"\",\"options\":{\"data_set\":\"auto\"},\"loss\":null}\n");
-}
-
-static void message(void)
-{
-    check_set_rank(2, 4);
-    printf("before ");
-    fail_at("/a/b/comm.c", 88, EXIT_DIVERGED, "two\nlines", "bad\tname '%s'", "x\033[2J");
-}
-
-TEST(messages)
-{
-    EXPECT_EQ_INT(run(message), EXIT_DIVERGED);
-    EXPECT(strncmp(test_said, "before [rank 2/4 ", 17) == 0, "printed: %s", test_said);
-    EXPECT_HAS(test_said, "] comm.c:88: bad?name 'x?[2J'\nhint: two?lines\n");
-}
-
-static const struct {
-    double norm, loss_scale;
-    int64_t skipped;
-    const char *line, *event;
-} cases[] = {
-    { 0, 0, 7, "", "" },                    // without a loss scale, skipped steps are not shown
-    { 2.3138, 0, 0, " | norm: 2.314", ",\"gradient_norm\":2.3138" },
-    { INFINITY, 32768, 1, " | norm: inf | scale: 32768 | skipped: 1",
-      ",\"gradient_norm\":null,\"loss_scale\":32768.0,\"skipped_steps\":1" },
-};
-enum { CASES = sizeof cases / sizeof *cases };
-
 static void as_a_rank(void)
 {
     Log *log = new_log(1);
-    for (int i = 0; i < CASES; i++)
-        log_step(log, &(LogStep){ .epoch = 1, .epochs = 1, .step = i + 1, .steps = CASES, .norm = cases[i].norm,
-                                  .loss_scale = cases[i].loss_scale, .skipped = cases[i].skipped, .data_wait_ms = 2,
-                                  .stats = { .loss_sum = 5, .count = 10, .correct1 = 3 } });
+    log_step(log, &(LogStep){ .epoch = 1, .epochs = 1, .step = 1, .steps = 1, .norm = INFINITY, .loss_scale = 32768,
+                              .skipped = 1, .data_wait_ms = 2,
+                              .stats = { .loss_sum = 5, .count = 10, .correct1 = 3 } });
     log_end(log, 1, 1);
     log_free(log);
 }
@@ -117,7 +77,6 @@ static void as_a_rank(void)
 // Only rank 0 prints. Other ranks write metrics only if the name has %r.
 TEST(each_rank_has_metrics_of_its_own)
 {
-    char line[200];
     ranks = 2;
     for (rank = 1; rank >= 0; rank--) {
         metrics = test_path("rank0.jsonl");
@@ -125,14 +84,11 @@ TEST(each_rank_has_metrics_of_its_own)
         EXPECT(!rank || access(metrics, F_OK) != 0, "rank 1 wrote into rank 0's file");
         metrics = test_path("%r.jsonl");
         run(as_a_rank);
-        const char *text = test_read(test_path(rank ? "1.jsonl" : "0.jsonl"));
-        for (int i = 0; i < CASES; i++) {
-            snprintf(line, sizeof line, " [1/1] | loss: 0.500 | acc: 30.000%% | rank 0%s\n", cases[i].line);
-            EXPECT(rank ? !*test_said : strstr(test_said, line) != NULL, "rank %d prints %s", rank, test_said);
-            snprintf(line, sizeof line, "\"data_wait_ms\":2.0%s,\"rank\":%d}\n", cases[i].event, rank);
-            EXPECT_HAS(text, line);
-        }
+        EXPECT(!rank || !*test_said, "rank 1 prints %s", test_said);
+        EXPECT_HAS(test_read(test_path(rank ? "1.jsonl" : "0.jsonl")), "\"data_wait_ms\":2.0,\"gradient_norm\":null,"
+                   "\"loss_scale\":32768.0,\"skipped_steps\":1,\"rank\":");
     }
+    EXPECT_HAS(test_said, " [1/1] | loss: 0.500 | acc: 30.000% | rank 0 | norm: inf | scale: 32768 | skipped: 1\n");
     EXPECT_HAS(test_said, "\nweight hash: 0000000000000001\n");
 }
 

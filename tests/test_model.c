@@ -1,4 +1,4 @@
-// The promises of model.h: the order of gradients, smaller batches with the same weights, initialisation, the hash.
+// The promises of model.h: the order of gradients, initialisation, the hash.
 //
 // ctest: BACKENDS cpu cuda fake
 #include "arrays.h"
@@ -85,30 +85,6 @@ TEST(weights_on_padding_have_no_gradient)
            (long long)(model->torch_params - dead));
     EXPECT_EQ_INT(model->param_count - model->grad_count, dead);
     model_free(model);
-}
-
-// In evaluation, rows are independent: 5 of 8 images give the same logits in a batch of 5, up to rounding.
-static void check_tail(const char *arch, int channels, int size)
-{
-    Model *model = open_model(arch, channels, size, 8);
-    model_init(model, 1);
-    float *images = random_images(model);
-    model_forward(model, images, 8, false);
-    float *full = floats_of(model->logits, 50);
-    model_forward(model, images, 5, false);
-    float *tail = floats_of(model->logits, 50);
-    for (int i = 0; i < 50; i++)
-        EXPECT(fabsf(full[i] - tail[i]) <= 1e-4f * (1 + fabsf(full[i])), "%s: logit %d: %g in a batch of 8, "
-               "%g in one of 5", arch, i, full[i], tail[i]);
-    model_free(model);
-    check_ends();
-}
-
-TEST(a_smaller_batch_uses_the_same_weights)
-{
-    check_tail("lenet", 1, 28);
-    check_tail("resnet50", 3, 64);
-    check_tail("resnet18", 1, 45);
 }
 
 static double deviation_of(const Model *model, const char *name, double *largest)

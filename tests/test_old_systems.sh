@@ -25,10 +25,6 @@ uses_newer()
 }
 uses_newer >found
 check "no name is newer than glibc 2.28" diff found /dev/null
-for name in "gettid()" "sigabbrev_np(9)" "close_range(3, 9, 0)" "syscall(SYS_pidfd_open, 1)"; do
-    echo "int n = $name; // a use" >use.c
-    check "$name is noticed" newer_in use.c
-done
-echo "// gettid() is newer" >use.c
-check "a comment is none" not newer_in use.c
+echo "int n = syscall(SYS_pidfd_open, 1); // a use" >use.c
+check "a newer name is noticed" newer_in use.c
 test_done

@@ -19,11 +19,8 @@ wrong()
     check "$what makes no file" test -z "$(ls -A)"
 }
 
-wrong "--milestones: '30x' is not a list of epochs, such as 30,60,80" --schedule step --milestones 30x
 wrong "--warmup: '100stepss' is neither epochs, such as 0.5, nor steps, such as 100steps" --warmup 100stepss
-wrong "--image-size: has no effect with --data text:a.txt" --data text:a.txt --image-size 40
 wrong "--block: has no effect without a text, such as --data text:FILE" --block 40
-wrong "--evaluate: needs weights: --resume FILE or --init FILE" -e
 wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b
 
 check "01: --help fits a screen" test "$("$train" --help | wc -l)" -le 30

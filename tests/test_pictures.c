@@ -1,5 +1,5 @@
-// Pictures: listing a folder; decoding, cropping, resizing: near Pillow's pixels, torchvision's random boxes; what is
-// refused. tools/reference/pictures.py made the files of tests/fuzz/corpus/picture and tests/reference/pictures.txt.
+// Pictures: listing a folder; decoding, cropping, resizing: near Pillow's pixels, torchvision's random boxes.
+// tools/reference/pictures.py made the files of tests/fuzz/corpus/picture and tests/reference/pictures.txt.
 #include "data/pictures.h"
 #include "test.h"
 
@@ -22,8 +22,6 @@ static bool make(const char *dir, const char *name, int side, const Augment *aug
     *err = (Error){ 0 };
     return picture_make(&set, 0, augment, epoch, room, out, err);
 }
-
-static void file_put(const char *name, const void *bytes, size_t size) { test_file(name, bytes, size); }
 
 static size_t corpus_read(const char *name, uint8_t **bytes)
 {
@@ -56,35 +54,26 @@ static int ascending(const void *a, const void *b)
     return (difference > 0) - (difference < 0);
 }
 
-// Area, ratio and place of random boxes have these deciles. Values have few digits, so count those below the decile
-// and those not above it.
+// Area, ratio and place of random boxes have these deciles. Values have few digits, so that many are equal: the draws
+// 1.5 % below and above a decile must be at most and at least it.
 static void expect_deciles(int width, int height, const double *deciles)
 {
-    enum { DRAWS = 20000 };
+    enum { DRAWS = 20000, NEAR = DRAWS * 15 / 1000 };
     static double values[3][DRAWS];
-    int flips = 0;
     for (int i = 0; i < DRAWS; i++) {
         View view = view_random(width, height, 224, 5, i / 1000, i % 1000);
         int w = view.x.high - view.x.low, h = view.y.high - view.y.low, free_rows = height - h;
-        flips += view.flip;
         values[0][i] = (double)w * h / ((double)width * height);
         values[1][i] = (double)w / h;
         values[2][i] = (double)view.y.low / (free_rows ? free_rows : 1);
-        EXPECT(view.x.low >= 0 && view.y.low >= 0 && view.x.high <= width && view.y.high <= height && w > 0 && h > 0,
-               "%dx%d at %d,%d", w, h, view.x.low, view.y.low);
     }
-    EXPECT(abs(flips - DRAWS / 2) < 400, "%d of %d are flipped", flips, DRAWS);
     for (int v = 0; v < 3; v++) {
         qsort(values[v], DRAWS, sizeof values[v][0], ascending);
-        for (int d = 0; d < 9; d++) {
-            double decile = deciles[9 * v + d], less = 0, not_more = 0;
-            for (int i = 0; i < DRAWS; i++) {
-                less += values[v][i] < decile - 1e-4;
-                not_more += values[v][i] <= decile + 1e-4;
-            }
-            EXPECT(less / DRAWS < (d + 1) / 10.0 + 0.015 && not_more / DRAWS > (d + 1) / 10.0 - 0.015,
-                   "%dx%d: %s: shares of %.3f to %.3f below %.4f, torchvision's decile %d", width, height,
-                   (const char *[]){ "area", "ratio", "place" }[v], less / DRAWS, not_more / DRAWS, decile, d + 1);
+        for (int d = 1; d < 10; d++) {
+            const double *at = &values[v][d * DRAWS / 10], decile = deciles[9 * v + d - 1];
+            EXPECT(at[-NEAR] <= decile + 1e-4 && at[NEAR] >= decile - 1e-4,
+                   "%dx%d: %s: %.4f to %.4f, torchvision's decile %d is %.4f", width, height,
+                   (const char *[]){ "area", "ratio", "place" }[v], at[-NEAR], at[NEAR], d, decile);
         }
     }
 }
@@ -126,7 +115,7 @@ TEST(pixels_and_boxes_are_those_of_pillow_and_torchvision)
 TEST(crops_and_flips)
 {
     enum { W = 220, H = 150, SIDE = 40 };
-    static uint8_t rgb[H][W][3], out[3][SIDE][SIDE], again[3][SIDE][SIDE], file[200000];
+    static uint8_t rgb[H][W][3], out[3][SIDE][SIDE], last[3][SIDE][SIDE], file[200000];
     png_image image = { .version = PNG_IMAGE_VERSION, .width = W, .height = H, .format = PNG_FORMAT_RGB };
     png_alloc_size_t size = sizeof file;
     PictureRoom room = { 0 };
@@ -136,10 +125,12 @@ TEST(crops_and_flips)
         for (int x = 0; x < W; x++)
             rgb[y][x][0] = (uint8_t)x, rgb[y][x][1] = (uint8_t)y, rgb[y][x][2] = 255;
     CHECK(png_image_write_to_memory(&image, file, &size, 0, rgb, 0, NULL), "", "%s", image.message);
-    file_put("coordinates.png", file, size);
-    for (int epoch = 0; epoch < 100; epoch++) {
-        CHECK(make(test_path(""), "coordinates.png", SIDE, &jittered, epoch, &room, &out[0][0][0], &err), "", "%s",
-              err.text);
+    test_file("coordinates.png", file, size);
+    for (int i = 0; i < 100; i++) {         // the epoch and the seed change in turn
+        Augment augment = jittered;
+        augment.seed += i / 2;
+        if (!make(test_path(""), "coordinates.png", SIDE, &augment, (i + 1) / 2 % 2, &room, &out[0][0][0], &err))
+            FAIL_ERROR(&err);
         const Span *across = &room.view.x, *down = &room.view.y;
         flips += room.view.flip;
         for (int y = 1; y < SIDE - 1; y++)          // at the edge, pixels outside the box are missing
@@ -149,16 +140,10 @@ TEST(crops_and_flips)
                 wrong += fabs(out[0][y][room.view.flip ? SIDE - 1 - x : x] - column) > 1 + across->step / 4;
                 wrong += fabs(out[1][y][x] - row) > 1 + down->step / 4 || out[2][y][x] != 255;
             }
-        make(test_path(""), "coordinates.png", SIDE, &jittered, epoch, &room, &again[0][0][0], &err);
-        wrong += memcmp(out, again, sizeof out) != 0;
-        Augment other = jittered;
-        other.seed++;
-        make(test_path(""), "coordinates.png", SIDE, &other, epoch, &room, &again[0][0][0], &err);
-        moved += memcmp(out, again, sizeof out) != 0;
-        make(test_path(""), "coordinates.png", SIDE, &jittered, epoch + 1, &room, &again[0][0][0], &err);
-        moved += memcmp(out, again, sizeof out) != 0;
+        moved += memcmp(out, last, sizeof out) != 0;
+        memcpy(last, out, sizeof out);
     }
-    EXPECT(wrong == 0 && flips > 30 && flips < 70 && moved > 190, "%d wrong, %d flips, %d moved", wrong, flips, moved);
+    EXPECT(wrong == 0 && flips > 30 && flips < 70 && moved > 95, "%d wrong, %d flips, %d moved", wrong, flips, moved);
     picture_room_free(&room);
 }
 
@@ -197,48 +182,20 @@ TEST(parts_match_the_whole_for_every_chroma_sampling)
     picture_room_free(&room);
 }
 
-// --- bad files -------------------------------------------------------------------------------------
-
-static void refused(const char *name, const uint8_t *bytes, size_t size, const char *reason)
-{
-    uint8_t out[3 * 8 * 8];
-    PictureRoom room = { 0 };
-    Error err;
-    file_put(name, bytes, size);
-    for (int crop = 0; crop < 2; crop++) {
-        bool good = make(test_path(""), name, 8, crop ? &jittered : &center, 0, &room, out, &err);
-        EXPECT(!good, "%s: %zu bytes are accepted", name, size);
-        EXPECT(strstr(err.text, name) && strstr(err.text, reason), "\"%s\", not \"%s\"", err.text, reason);
-        EXPECT(!strchr(err.text, '\n'), "\"%s\": more than one line", err.text);
-    }
-    picture_room_free(&room);
-}
-
-static void jpeg_set_size(uint8_t *bytes, int marker, int width, int height)
-{
-    uint8_t *at = bytes + 2;
-    while (at[1] != marker)
-        at += 2 + at[2] * 256 + at[3];
-    at[5] = (uint8_t)(height >> 8);
-    at[6] = (uint8_t)height;
-    at[7] = (uint8_t)(width >> 8);
-    at[8] = (uint8_t)width;
-}
-
 // Other damage: tests/fuzz/fuzz_picture.c.
-TEST(bad_files_are_refused)
+TEST(half_a_picture_is_refused)
 {
-    uint8_t *bytes;
-    refused("empty.jpg", (const uint8_t *)"", 0, "JPEG: Empty input file");
-    refused("text.jpg", (const uint8_t *)"a text, not a picture", 21, "JPEG: Not a JPEG file");
-    size_t size = corpus_read("png_rgb16", &bytes);
-    refused("half.png", bytes, size / 2, "PNG: ");
-    free(bytes);
-    size = corpus_read("420", &bytes);
-    refused("quarter.jpg", bytes, size / 4, "JPEG: the file is truncated");
-    jpeg_set_size(bytes, 0xC0, 50000, 50000);
-    refused("huge.jpg", bytes, size, "50000 x 50000 pixels: too many");
-    free(bytes);
+    for (int i = 0; i < 2; i++) {
+        uint8_t *bytes, out[3 * 8 * 8];
+        PictureRoom room = { 0 };
+        Error err;
+        size_t size = corpus_read(i ? "png_rgb16" : "420", &bytes);
+        test_file("half.png", bytes, size / 2);
+        EXPECT(!make(test_path(""), "half.png", 8, &center, 0, &room, out, &err), "%zu of %zu bytes", size / 2, size);
+        EXPECT_HAS(err.text, "half.png: ");
+        picture_room_free(&room);
+        free(bytes);
+    }
 }
 
 // --- folders ---------------------------------------------------------------------------------------
@@ -299,26 +256,12 @@ TEST(a_folder_is_a_data_set)
     if (EXPECT(opened(&data, test_path("tree"), 0, &err), "%s", err.text))
         EXPECT(strcmp(data.fingerprint, print) != 0, "a renamed file: still %s", print);
     data_close(&data);
-}
-
-static void tree_refused(const char *script, const char *reason)
-{
-    Data data;
-    Error err;
-    shell("rm -rf bad; jpg bad/train/a/1.jpg bad/train/b/1.jpg bad/val/a/1.jpg bad/val/b/1.jpg");
-    shell(script);
-    if (EXPECT(!opened(&data, test_path("bad"), 0, &err), "%s: accepted", script))
-        EXPECT(strstr(err.text, reason) && err.hint[0], "%s: \"%s\", not \"%s\"", script, err.text, reason);
-    else
-        data_close(&data);
-}
-
-TEST(bad_folders_are_refused)
-{
-    tree_refused("rm -r bad/val", "bad/val: No such file");
-    tree_refused("rm -r bad/val/b; jpg bad/val/c/1.jpg", "bad: class 1 is b in train, but c in val");
-    tree_refused("mkdir bad/train/c", "bad/train/c: nothing is in it");
-    tree_refused("rm bad/train/b/*; jpg bad/train/b/sub/1.jpg", "bad/train/b: nothing is in it");
+    shell("mv tree/val/c tree/val/d");
+    EXPECT(!opened(&data, test_path("tree"), 0, &err), "other classes in val");
+    EXPECT_HAS(err.text, "class 2 is c in train, but d in val");
+    shell("mv tree/val/d tree/val/c; rm tree/train/c/*");
+    EXPECT(!opened(&data, test_path("tree"), 0, &err), "a class without files");
+    EXPECT_HAS(err.text, "train/c: nothing is in it");
 }
 
 TEST_MAIN

@@ -24,16 +24,6 @@ typedef struct Trial {
 
 static void wait_for_average(void *arg) { ddp_wait(arg); }
 
-// ResNet-18 at 32x32 pixels: layer4 gets images of 2x2 pixels and makes them 1x1. So of a 3x3 kernel's 9 taps, only 4
-// meet pixels in the first convolution, and only 1 in the three others. The gradients of the other taps are not sent.
-static void expect_sent(const Model *model, uint64_t bytes, int times)
-{
-    int64_t live = model->torch_params - 256 * 512 * (9 - 4) - 3 * 512 * 512 * (9 - 1);
-    double all = (double)times * (live + MODEL_SPARE) * sizeof(float);
-    EXPECT(bytes >= all && bytes < 1.001 * all, "a step sends %llu bytes, not %.0f",
-           (unsigned long long)bytes, all);
-}
-
 static int take_step(void *arg, const World *world)
 {
     const Trial *trial = arg;
@@ -53,9 +43,7 @@ static int take_step(void *arg, const World *world)
     size_t hooked = 0;
     if (trial->hook)
         ddp_set_hook(ddp, trial->hook, &hooked);
-    uint64_t before = comm_bytes(comm);
     trial->seen->losses[world->rank] = step_take(&run, 1, ddp_ready, wait_for_average, ddp);
-    expect_sent(model, comm_bytes(comm) - before, trial->hook ? 2 : 1);
     uint64_t hash = model_hash(model);
     compare_hashes(comm, device, hash);     // also waits for all losses
     double loss = 0;

@@ -28,7 +28,6 @@ for compiler in cc clang; do
     expect 0 "" $compiler "${strict[@]}" line.c exchange_fork.c
     fits ./a.out RANKS
 done
-expect 1 "how many ranks" ./a.out
 broken "Rule 1:"
 broken "Rule 3:"
 
@@ -46,8 +45,6 @@ fi
 mkdir perceptron
 cp "$SRC"/docs/reuse/{perceptron.c,nccl_backend.c,comm.h,check.h,rng.h} perceptron
 for file in ddp broadcast sampler; do cp "$SRC/03_ddp_fork/$file".[ch] perceptron; done
-check "11 files" is "$(find perceptron -type f | wc -l)" 11
-check "at most 700 lines" test "$(cat perceptron/* | wc -l)" -le 700
 cp "$SRC/03_ddp_fork/ddp_naive.c" .
 
 strict=(-std=c11 -Wall -Wextra -Wno-unused-parameter -Werror)
@@ -70,7 +67,6 @@ if [ -f "$tree/libgpu_shim.so" ]; then
             expect 0 "weights $one, equal on all $n ranks" ranks $n ./$program
         done
     done
-    expect 1 "3 ranks cannot share a batch" ranks 3 ./buckets
 fi
 
 found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt" | grep -v NOTFOUND; }

@@ -72,20 +72,6 @@ expect 0 "statuses 0 0" both "" ""
 check "rank 1: its local rank is counted" grep -qF '[init] == local rank: 1, global rank: 1 of 2: environment ==' \
     "$TMP/output"
 expect 0 "local rank: 0, global rank: 1 of 2" both "LOCAL_RANK=1 LOCAL_WORLD_SIZE=2" "LOCAL_RANK=0 LOCAL_WORLD_SIZE=2"
-if [ "$(nproc)" -gt 1 ]; then
-    cores=$(taskset -cp $$ | sed 's/.*: //; s/,/-/g')
-    first_core=${cores%%-*} last_core=${cores##*-}
-    pinned() # pinned CORES-OF-0 CORES-OF-1
-    {
-        printf '#!/bin/sh\n[ "$RANK" = 0 ] && c=%s || c=%s\nexec taskset -c $c %s "$@"\n' "$1" "$2" "$train" >pin
-        chmod +x pin
-        train=./pin both "" "" --threads 0
-    }
-    expect 0 "2 devices of 1 thread share 1 core" pinned "$first_core" "$first_core"
-    expect 0 "statuses 0 0" pinned "$first_core" "$last_core"
-    check "each rank has its own core" not grep -q 'share' "$TMP/output"
-fi
-
 here=$(hostname)
 of_0=(--lr 0.1) of_1=(--lr 0.2)
 expect 0 "options: rank 1 ($here) has --lr 0.2, but rank 0 has --lr 0.1" both "" ""

@@ -1,4 +1,4 @@
-// fuzz.h - shared by most fuzz targets: requirements, a limit for memory allocations, files in memory.
+// fuzz.h - shared by the fuzz targets: requirements, a limit for memory allocations, files in memory.
 #pragma once
 #include <sanitizer/allocator_interface.h>
 #include <stdbool.h>

@@ -6,10 +6,7 @@
 //   FAULT_RANK=1        watch only in the process with RANK=1
 //   FAULT_CALL=fsync    count only these calls: write, fsync, rename, open, close, unlink; default: any of these; read
 //   FAULT_AT=3          act on the third counted call (from 1); default: on none
-//   FAULT_DO=ENOSPC     what to do: fail with this error (ENOSPC, EIO, ...);
-//                       or "short": do half of a write, and fail all later ones with ENOSPC;
-//                       or "kill": SIGKILL before the call; or "torn": half of a write, then SIGKILL;
-//                       or "slow": delay this and all later calls by 0.3 s; or "wait5000": delay this one by 5000 ms
+//   FAULT_DO=fail       what to do: fail with EIO; "kill": SIGKILL before the call; "wait5000": delay it by 5000 ms
 //   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp 4096"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,17 +20,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { FILES = 1024 };
 static char *watched[FILES];    // by file descriptor: its path, or NULL
 static _Atomic int counted;
-static bool full;               // after "short": every write fails
-static bool slow;               // after "slow": every call is delayed
 static int log_fd = -1;
-
-typedef enum Verdict { PASS, FAIL, HALF } Verdict;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -57,44 +49,20 @@ static void note(const char *call, const char *path, long long bytes)
         abort();
 }
 
-static int error_number(const char *name)
-{
-    for (int error = 1; error < 256; error++)
-        if (strerrorname_np(error) && strcmp(strerrorname_np(error), name) == 0)
-            return error;
-    fprintf(stderr, "fault.c: FAULT_DO=%s is unknown\n", name);
-    abort();
-}
-
-// Logs a watched call, and may delay it or kill the process. Returns what the call must do; sets errno for FAIL.
-static Verdict judge(const char *call, const char *path, long long bytes)
+// Logs a watched call, and may delay it or kill the process. Returns whether the call must fail, and sets errno.
+static bool fails(const char *call, const char *path, long long bytes)
 {
     const char *only = getenv("FAULT_CALL"), *at = getenv("FAULT_AT"), *what = getenv("FAULT_DO");
     bool counts = !only || strcmp(only, call) == 0;
-    bool now = counts && at && ++counted == atoi(at);
-    bool write = strcmp(call, "write") == 0;
     note(call, path, bytes);
-    slow = slow || (now && what && strcmp(what, "slow") == 0);
-    if (slow) {
-        nanosleep(&(struct timespec){ 0, 300000000 }, NULL);
-        return PASS;
-    }
-    if (full && write) {
-        errno = ENOSPC;
-        return FAIL;
-    }
-    if (!now || !what)
-        return PASS;
-    if (strncmp(what, "wait", 4) == 0) {
-        usleep(1000 * (useconds_t)atoi(what + 4));
-        return PASS;
-    }
-    if (strcmp(what, "kill") == 0 || (strcmp(what, "torn") == 0 && !write))
+    if (!counts || !at || ++counted != atoi(at))
+        return false;
+    if (strcmp(what, "kill") == 0)
         raise(SIGKILL);
-    if (strcmp(what, "torn") == 0 || (strcmp(what, "short") == 0 && write))
-        return HALF;
-    errno = error_number(strcmp(what, "short") == 0 ? "ENOSPC" : what);
-    return FAIL;
+    if (strncmp(what, "wait", 4) == 0)
+        usleep(1000 * (useconds_t)atoi(what + 4));
+    errno = EIO;
+    return strcmp(what, "fail") == 0;
 }
 
 static const char *path_of(int fd)
@@ -117,39 +85,23 @@ int open(const char *path, int flags, ...)
     va_start(args, flags);
     mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0;
     va_end(args);
-    if (watches(path) && judge("open", path, -1) == FAIL)
+    if (watches(path) && fails("open", path, -1))
         return -1;
     return opened(REAL(open)(path, flags, mode), path);
-}
-
-static size_t half_of(size_t bytes)
-{
-    full = true;
-    return bytes > 1 ? bytes / 2 : bytes;
-}
-
-static ssize_t survived(ssize_t written)
-{
-    if (strcmp(getenv("FAULT_DO"), "torn") == 0)
-        raise(SIGKILL);
-    return written;
 }
 
 ssize_t write(int fd, const void *bytes, size_t size)
 {
     const char *path = path_of(fd);
-    Verdict verdict = path ? judge("write", path, (long long)size) : PASS;
-    if (verdict == FAIL)
+    if (path && fails("write", path, (long long)size))
         return -1;
-    if (verdict == HALF)
-        return survived(REAL(write)(fd, bytes, half_of(size)));
     return REAL(write)(fd, bytes, size);
 }
 
 ssize_t read(int fd, void *to, size_t size)
 {
     const char *path = path_of(fd), *only = getenv("FAULT_CALL");
-    if (path && only && strcmp(only, "read") == 0 && judge("read", path, (long long)size) == FAIL)
+    if (path && only && strcmp(only, "read") == 0 && fails("read", path, (long long)size))
         return -1;
     return REAL(read)(fd, to, size);
 }
@@ -182,7 +134,7 @@ int fileno(FILE *file) { return file == stream ? stream_fd : REAL(fileno)(file);
 int fsync(int fd)
 {
     const char *path = path_of(fd);
-    if (path && judge("fsync", path, -1) == FAIL)
+    if (path && fails("fsync", path, -1))
         return -1;
     return REAL(fsync)(fd);
 }
@@ -191,30 +143,26 @@ int fsync(int fd)
 int close(int fd)
 {
     const char *path = path_of(fd);
-    Verdict verdict = path ? judge("close", path, -1) : PASS;
-    int error = errno;
+    bool fail = path && fails("close", path, -1);
     if (path) {
         free(watched[fd]);
         watched[fd] = NULL;
     }
     int result = REAL(close)(fd);
-    if (verdict == FAIL) {
-        errno = error;
-        return -1;
-    }
-    return result;
+    errno = fail ? EIO : errno;
+    return fail ? -1 : result;
 }
 
 int rename(const char *from, const char *to)
 {
-    if ((watches(from) || watches(to)) && judge("rename", to, -1) == FAIL)
+    if ((watches(from) || watches(to)) && fails("rename", to, -1))
         return -1;
     return REAL(rename)(from, to);
 }
 
 int unlink(const char *path)
 {
-    if (watches(path) && judge("unlink", path, -1) == FAIL)
+    if (watches(path) && fails("unlink", path, -1))
         return -1;
     return REAL(unlink)(path);
 }
