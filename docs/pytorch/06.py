@@ -42,7 +42,7 @@ def evaluate(model, loader, device):
 
 
 def first_host():
-    """Rank 0's host: node3, if the list is node[3-5,9]. (With a topology plugin: srun --distribution=plane=N.)"""
+    """Rank 0's host: node3, if the list is node[3-5,9]. (With a topology plugin, use srun --distribution=plane=N.)"""
     names = subprocess.run(["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]],
                            check=True, stdout=subprocess.PIPE, text=True).stdout
     return names.split()[0]
