@@ -14,7 +14,7 @@ def row(name, state, activations, sent):
     print(f"| {name} | {' | '.join(cells)} |")
 
 
-around = (N - 1) / N                            # what a GPU sends of an array in a ring, to gather it or to add it up
+around = (N - 1) / N                            # the share of an array that a GPU sends to gather or add it in a ring
 
 
 def all_state(L, d, P): return 16 * P           # bf16: weights 2, gradients 2; f32: weights 4, AdamW's two means 8

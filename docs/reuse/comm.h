@@ -1,6 +1,7 @@
-// comm.h - what ddp.c, broadcast.c and sampler.c call of common/comm.h and common/device.h, with the
-// same declarations. nccl_backend.c has it on CUDA and NCCL. Work is enqueued on a stream and runs
-// in order, while the host continues. All ranks make the same calls of a Comm in the same order.
+// comm.h - what ddp.c, broadcast.c and sampler.c call of common/comm.h and common/device.h, with
+// the same declarations. nccl_backend.c implements it with CUDA and NCCL. Work is enqueued on a
+// stream and runs in order, while the host continues. All ranks make the same calls of a Comm in
+// the same order.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,7 +26,7 @@ void stream_free(Stream *stream);
 void stream_sync(Stream *stream);                   // the host waits for it
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes);
 void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes);
-// values *= factor. It is the only computation here, so the program has it, as it has all others.
+// values *= factor. The program defines this function, as it computes everything else.
 void values_scale(Stream *stream, float *values, size_t count, float factor);
 Event *event_new(Device *device);
 void event_free(Event *event);
@@ -40,8 +41,8 @@ void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, Comm
 void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
                      CommType type);                // all: (size, count)
 
-// For the program itself: how it opens and closes them. id: NCCL's, which nccl_id makes on rank 0,
-// and which the program passes on to the other ranks.
+// Only for the program: these open and close a GPU and a communicator. nccl_id makes NCCL's id on
+// rank 0, and the program passes it on to the other ranks.
 enum { NCCL_ID = 128 };
 Device *gpu_open(int gpu);
 void gpu_close(Device *device);

@@ -1,5 +1,5 @@
-// exchange.h - all that ranks need from each other. Three files have it: exchange_fork.c for the processors of one
-// computer, exchange_mpi.c for those of many, exchange_nccl.c for GPUs.
+// exchange.h - all that ranks need from each other. Three files define these functions: exchange_fork.c for the
+// processors of one computer, exchange_mpi.c for those of many, exchange_nccl.c for GPUs.
 #pragma once
 
 void exchange_begin(int argc, char **argv, int *rank, int *size);   // which rank this is, and of how many

@@ -1,4 +1,4 @@
-// line.c - data-parallel training in one file, without anything of this repository: fits a line.
+// line.c - data-parallel training in one file: fits a line. Of this repository, it needs only exchange.h.
 //
 //   cc line.c exchange_fork.c && ./a.out 2                                         any POSIX system, nothing to install
 //   mpicc -o line line.c exchange_mpi.c && mpirun -np 2 ./line                     on CPUs
@@ -52,8 +52,8 @@ static float error_of(const Sample *s, const float *weights)
     return error;
 }
 
-// Adds this sample's share of the gradient of the loss, which is the batch's mean squared error. It divides by the
-// batch of all ranks. So the ranks' sum is the mean, also if they have different numbers of samples.
+// Adds this sample's share of the gradient of the loss, which is the batch's mean squared error. It divides by the size
+// of all ranks' batch, so that the ranks' sum is the mean, even if they have different numbers of samples.
 static void add_gradient(const Sample *s, const float *weights, float *gradient)
 {
     for (int k = 0; k < INPUTS; k++)
@@ -68,7 +68,7 @@ static void print_loss(int epoch, const Sample *samples, const float *weights)
     printf("epoch %d, loss %.6f\n", epoch, loss);
 }
 
-// Nothing else shows that a rule is broken: the loss falls nevertheless.
+// Nothing else shows that the ranks have different weights: the loss falls nevertheless.
 static int any_rank_differs(const float *weights)
 {
     float first[INPUTS], differs;

@@ -1,5 +1,5 @@
-// nccl_backend.c - comm.h on CUDA and NCCL, with one GPU for each process. Each function is a call
-// of theirs: a Stream * is a cudaStream_t, and an Event * is a cudaEvent_t.
+// nccl_backend.c - comm.h on CUDA and NCCL, with one GPU for each process. Most functions are
+// one call: a Stream * is a cudaStream_t, and an Event * is a cudaEvent_t.
 #include "comm.h"
 #include "check.h"
 

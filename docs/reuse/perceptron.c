@@ -1,9 +1,9 @@
-// perceptron.c - a program of your own, trained by several GPUs: its arrays, its backward, its
-// optimizer. ddp.c, broadcast.c and sampler.c are step 03's, unchanged.
+// perceptron.c - a program of your own that trains on several GPUs: it has its own arrays, backward
+// and optimizer. ddp.c, broadcast.c and sampler.c are step 03's, unchanged.
 //
 // It learns which points of a square lie inside a circle. To stay short and to need no nvcc, it
-// computes in functions of the host, which CUDA calls when the stream gets there, as it would run a
-// kernel. The host enqueues a whole epoch, and then waits once.
+// computes in functions of the host, which CUDA calls in the stream's order, as it would run
+// kernels. The host enqueues a whole epoch, and then waits once.
 #include "broadcast.h"
 #include "check.h"
 #include "ddp.h"
@@ -18,7 +18,7 @@ enum { HIDDEN = 64, SAMPLES = 2048, BATCH = 64, EPOCHS = 8 };   // BATCH: of all
 // Where weights and gradients are in their arrays: in the order in which backward finishes them.
 enum { OUT = 0, OUT_BIAS = HIDDEN, IN = OUT_BIAS + 1, IN_BIAS = IN + 2 * HIDDEN,
        COUNT = IN_BIAS + HIDDEN };
-enum { BUCKET = 64 };   // bytes: so small that each layer is a message. Of a large network: MiB
+enum { BUCKET = 64 };   // bytes: so small that each layer is a message. A large network needs MiB
 
 typedef struct Step {   // one batch of this rank
     const int32_t *ids;
@@ -92,10 +92,10 @@ static void scale(void *arg)
         s->values[i] *= s->factor;
 }
 
-// ddp.c's division of a bucket's sums. With nvcc it is a kernel of one line.
+// ddp.c calls this to divide a bucket's sums. With nvcc it would be a kernel of one line.
 void values_scale(Stream *stream, float *values, size_t count, float factor)
 {
-    static Scale jobs[COUNT];           // by the bucket's first gradient
+    static Scale jobs[COUNT];           // index: the bucket's first gradient
     ptrdiff_t at = values - gpu_grads;
     jobs[at] = (Scale){ grads + at, factor, count };
     copy_to_host(stream, grads + at, values, count * sizeof *values);
@@ -155,7 +155,7 @@ static void make(Device *device, int rank)
     gpu_weights = device_alloc(device, COUNT * sizeof *weights);
     gpu_grads = device_alloc(device, COUNT * sizeof *grads);
     for (int k = 0; k < COUNT; k++)
-        weights[k] = uniform(&own);         // others on each rank, until the broadcast
+        weights[k] = uniform(&own);         // different on each rank, until the broadcast
     copy_to_device(device_stream(device), gpu_weights, weights, COUNT * sizeof *weights);
 }
 
