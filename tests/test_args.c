@@ -71,7 +71,7 @@ TEST(every_type_and_spelling)
 
 TEST(operands_follow_the_options)
 {
-    char *const lines[][7] = { { "launch", "-b", "7", "train", "--help", "-b", "8" },
+    char *const lines[][7] = { { "launch", "-b", "7", "train", "--epochs", "-b", "8" },
                                { "launch", "-b7", "--", "@train" }, { "launch", "-b7" } };
     for (int i = 0; i < 3; i++) {
         char *argv[8] = { NULL };
