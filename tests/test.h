@@ -32,6 +32,22 @@ static _Atomic int test_passed, test_failed; // atomic: some tests have threads
 static void (*test_list[64])(void);
 static int test_count;
 
+// The process that runs the tests, until test_done. If it exits before, it fails, even if what it tests calls exit(0).
+static pid_t test_process;
+static void test_exits(void)
+{
+    if (getpid() == test_process) {
+        fflush(stdout);
+        fprintf(stderr, "not so: the program ended during a test\n");
+        _exit(1);
+    }
+}
+__attribute__((constructor)) static void test_begins(void)
+{
+    test_process = getpid();
+    atexit(test_exits);
+}
+
 static inline void test_all(void)
 {
     for (int i = 0; i < test_count; i++)
@@ -87,6 +103,7 @@ test_expect(const char *file, int line, int holds, const char *condition, const 
     do {                                                                                           \
         printf("skipped: " __VA_ARGS__);                                                           \
         printf("\n");                                                                              \
+        test_process = 0;                                                                          \
         exit(TEST_SKIPPED);                                                                        \
     } while (0)
 
@@ -179,6 +196,7 @@ static inline void test_again_with(const char *name, const char *value, char *co
 // The last line of main: return test_done(). A program without checks fails.
 static inline int test_done(void)
 {
+    test_process = 0;
     printf("%d passed, %d failed\n", test_passed, test_failed);
     return test_failed > 0 || test_passed == 0;
 }
