@@ -3,7 +3,7 @@
 # line for each test, and writes its output, and a description of the machine, to build/gpu-report.txt. ./ddp doctor
 # --gpu runs it, and so does a machine without compilers, from a bundle (gpu_bundle.sh). There,
 #
-#   gpu_tests.sh bench OPTION...        is ./ddp bench gpu OPTION...
+#   gpu_tests.sh run COMMAND...         runs a command with the bundle's libraries, e.g. tools/bench.py gpu
 #
 # Exit status: 0 all passed, 1 a test failed, 2 no test matches, 77 there is no GPU.
 #
@@ -183,8 +183,8 @@ if [ "${1:-}" = --one ]; then           # inside tests/run.sh
     exit
 fi
 set_libraries
-if [ "${1:-}" = bench ]; then
-    DDP_PYTHON=${DDP_PYTHON:-$(type -P python3)} exec "$root/tools/bench.py" gpu "${@:2}"
+if [ "${1:-}" = run ]; then
+    DDP_PYTHON=${DDP_PYTHON:-$(type -P python3)} exec "${@:2}"
 fi
 "$build/tests/test_streams_cuda" >"$report" 2>&1
 [ $? != 77 ] || { say "there is no GPU, or no driver: $(tail -1 "$report")"; exit 77; }
