@@ -34,4 +34,5 @@ check "less than 60 MiB" test "$(stat -c %s "$TMP/b.tar.xz")" -lt $((60 << 20))
 expect 0 "" tar -xf "$TMP/b.tar.xz"
 check "it has Gloo" test -f gpu-bundle/lib/libgloo.so.0
 CUDA_VISIBLE_DEVICES='' expect 77 "there is no GPU" gpu-bundle/tools/gpu_tests.sh
+expect 0 "only jobs that match" gpu-bundle/tools/gpu_tests.sh run gpu-bundle/tools/bench.py --help
 test_done

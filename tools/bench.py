@@ -114,8 +114,8 @@ class Bench:
         os.makedirs(self.out, exist_ok=True)
 
     def wait_for_quiet(self):
-        """A table is measured only while other programs leave half of each core."""
-        if self.args.quick:
+        """A table is measured only while other programs leave half of each core. A GPU does not wait for cores."""
+        if self.args.quick or self.args.name == "gpu":
             return
         deadline, busy = time.monotonic() + 300, busy_share()
         if busy >= BUSY and not self.args.busy:
@@ -375,6 +375,15 @@ def gpt(b, layers, heads, width, size, batch, kind, group, steps, modes=("eager"
                     arch=f"{layers}x{heads}x{width}", size=size, data=None)
 
 
+def gpt_operations(layers, _, width, size, *__):
+    """The same of a token: matrix products and attention."""
+    return 6 * (layers * (12 * width**2 + 2 * size * width) + 65 * width)
+
+
+def limit_text(limits):
+    return "The limit: " + ", ".join(f"{limit / 1e9:.0f} GFLOP/s in {kind}" for kind, limit in limits.items()) + "."
+
+
 def compared(b, jobs, make, what):
     """Writes a table with the share of the limit. jobs: {name: (operations of a sample, arguments of make...)}. A
     processor without instructions for bf16 needs minutes for a step, so it has no such rows."""
@@ -396,7 +405,7 @@ def compared(b, jobs, make, what):
                      f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"))
     b.write(heading(b, f"{CORES} threads", b.torch_version()) + what,
             table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)"), rows),
-            "The limit: " + ", ".join(f"{limit / 1e9:.0f} GFLOP/s in {kind}" for kind, limit in limits.items()) + ".")
+            limit_text(limits))
 
 
 def bench_train(b):
@@ -404,47 +413,50 @@ def bench_train(b):
 
 
 def bench_gpt(b):
-    def operations(layers, _, width, size, *__):
-        return 6 * (layers * (12 * width**2 + 2 * size * width) + 65 * width)
-    compared(b, {name: (operations(*job), *job) for name, job in GPT_JOBS.items()}, gpt,
+    compared(b, {name: (gpt_operations(*job), *job) for name, job in GPT_JOBS.items()}, gpt,
              " Training steps, tokens/s; AdamW, gradients clipped, no dropout.")
 
 
-# Arguments of net or gpt. PyTorch uses one batch in the GPU's memory, and we no augmentation.
-GPU_MODES = ("eager", "channels_last", "graph")
+# Operations as above, and arguments of net or gpt. PyTorch uses one batch in the GPU's memory, and we no augmentation.
+GPU_MODES, GPT_MODES = ("eager", "channels_last", "graph"), ("eager", "graph")
 GPU_JOBS = {
-    "resnet18_tf32": (net, "resnet18", 3, 32, 256, "tf32", 39, 975, GPU_MODES),
-    "resnet18_fp16": (net, "resnet18", 3, 32, 256, "fp16", 39, 975, GPU_MODES),
-    "resnet50_fp16": (net, "resnet50", 3, 224, 256, "fp16", 4, 60, GPU_MODES),
-    "gpt384_bf16": (gpt, 6, 6, 384, 256, 64, "bf16", 20, 300, ("eager", "graph")),
-    "gpt768_bf16": (gpt, 12, 12, 768, 1024, 16, "bf16", 10, 150, ("eager", "graph")),
+    "resnet18_tf32": (RESNET18, net, "resnet18", 3, 32, 256, "tf32", 39, 975, GPU_MODES),
+    "resnet18_fp16": (RESNET18, net, "resnet18", 3, 32, 256, "fp16", 39, 975, GPU_MODES),
+    "resnet50_fp16": (23.44e9, net, "resnet50", 3, 224, 256, "fp16", 4, 60, GPU_MODES),
+    "gpt384_bf16": (gpt_operations(6, 6, 384, 256), gpt, 6, 6, 384, 256, 64, "bf16", 20, 300, GPT_MODES),
+    "gpt768_bf16": (gpt_operations(12, 12, 768, 1024), gpt, 12, 12, 768, 1024, 16, "bf16", 10, 150, GPT_MODES),
 }
 
 
 def bench_gpu(b):
     """A job that fails does not stop the others."""
-    rows, jobs = [], b.chosen(GPU_JOBS)
-    for name, (make, *job) in jobs.items():
+    rows, limits, jobs = [], {}, b.chosen(GPU_JOBS)
+    for name, (operations, make, *job) in jobs.items():
         ours, torch = make(b, *job)
         samples = job[3] if make is net else job[3] * job[4]        # images of a batch, or tokens
+        kind = torch.options["type"]
+        product = Torch(b, "product", ["default"], True, device="cuda", type=kind)
         try:
-            rate = median(in_turns(b, b.rounds, {"ours": ours, "torch": torch})["ours"])
+            found = in_turns(b, b.rounds, {"ours": ours, "torch": torch, "limit": product})
+            rate, limits[kind] = median(found["ours"]), median(found["limit"])
         except (RuntimeError, OSError, statistics.StatisticsError) as error:
             say(f"{name} failed: {error}")
             continue
         finally:
             torch.close()
+            product.close()
         theirs = {mode: median(rates) for mode, rates in torch.rates.items()}
         def cell(mode):
             return f"{1e3 * samples / theirs[mode]:.3f} ({mode}), {rate / theirs[mode]:.2f} times ours"
-        rows.append((name, f"{1e3 * samples / rate:.3f}", cell("eager") if "eager" in theirs else "",
-                     cell(max(theirs, key=theirs.get))))
+        rows.append((name, f"{1e3 * samples / rate:.3f}", f"{100 * rate * operations / limits[kind]:.0f} %",
+                     cell("eager") if "eager" in theirs else "", cell(max(theirs, key=theirs.get))))
         say(" | ".join(rows[-1]))
     gpu = output_of(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit",
                      "--format=csv,noheader"])
     cudnn = output_of([b.python(), "-c", "import torch; print(torch.backends.cudnn.version())"])
     b.write(heading(b, gpu, b.torch_version(), f"its cuDNN {cudnn}"),
-            table(("ms per step", "ours", "PyTorch, eager", "PyTorch's best"), rows))
+            table(("ms per step", "ours", "of the limit", "PyTorch, eager", "PyTorch's best"), rows),
+            limit_text(limits))
     return len(rows) == len(jobs)
 
 
@@ -660,7 +672,7 @@ BENCHMARKS = {
     "parallel": (bench_parallel, 3, "two ranks, two devices"),
     "launch": (bench_launch, 5, "a launcher: start, and a killed rank"),
     "steps": (bench_steps, 3, "all steps with the same job on the same cores"),
-    "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: tools/bench.py gpu)"),
+    "gpu": (bench_gpu, 5, "training steps on a GPU (in a bundle: tools/gpu_tests.sh run tools/bench.py gpu)"),
 }
 
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # gpu_tests.sh [REGEX] - runs the tests of the CUDA backend on this machine's GPUs, or those whose names match. Prints a
 # line for each test, and writes its output, and a description of the machine, to build/gpu-report.txt. ./ddp doctor
-# --gpu runs it, and so does a machine without compilers, from a bundle (gpu_bundle.sh).
+# --gpu runs it, and so does a machine without compilers, from a bundle (gpu_bundle.sh). There,
+#
+#   gpu_tests.sh run COMMAND...         runs a command with the bundle's libraries, e.g. tools/bench.py gpu
 #
 # Exit status: 0 all passed, 1 a test failed, 2 no test matches, 77 there is no GPU.
 #
@@ -13,11 +15,24 @@ root=${self%/tools/*}
 . "$root/tools/shell.sh"
 build=$root/build report=$root/build/gpu-report.txt
 
-# Each test: its name, its seconds at most, a function and its arguments. Ranks named shared_ share the first GPU;
-# those named nccl_ have a GPU each.
+# Each test: its name, its seconds at most, a function and its arguments. What no GPU has run yet comes first. Ranks
+# named shared_ share the first GPU; those named nccl_ have a GPU each.
 list_tests()
 {
     local program name
+    for name in shared nccl; do
+        cat <<END
+${name}_devices 60 ${name} twice cuda 2 02_data_parallel
+${name}_2_ranks 60 ${name} alike cuda 2 03_ddp_fork
+${name}_4_ranks 60 ${name} alike cuda 4 03_ddp_fork
+${name}_2_launched 60 ${name} alike cuda 2 07_dist_eval --amp off
+${name}_fp16 60 ${name} twice cuda 2 07_dist_eval --amp fp16 --compress fp16 --accumulate 2
+${name}_sync_bn 60 ${name} twice cuda 2 07_dist_eval --amp off --sync-bn
+${name}_killed 60 ${name} killed
+END
+    done | grep -v shared_devices
+    echo "fused_gpt 120 fused_gpt --amp bf16"
+    echo "fused_gpt_fp16 120 fused_gpt --amp fp16"
     for program in "$build"/tests/test_*_cuda; do
         echo "${program##*/} 240 $program"
     done
@@ -32,24 +47,11 @@ recorded_tf32 120 recorded --amp off --tf32
 recorded_fp16 120 recorded --amp fp16 --accumulate 2
 recorded_gpt 120 recorded_gpt --amp off
 recorded_gpt_fp16 120 recorded_gpt --amp fp16
-fused_gpt 120 fused_gpt --amp bf16
-fused_gpt_fp16 120 fused_gpt --amp fp16
 gloo_2_ranks 120 alike cuda-gloo 2 03_ddp_fork
 gloo_4_ranks 120 alike cuda-gloo 4 03_ddp_fork
 gloo_2_launched 120 alike cuda-gloo 2 07_dist_eval --amp off
 gloo_2_sync_bn 120 twice cuda-gloo 2 03_ddp_fork --sync-bn
 END
-    for name in shared nccl; do
-        cat <<END
-${name}_devices 60 ${name} twice cuda 2 02_data_parallel
-${name}_2_ranks 60 ${name} alike cuda 2 03_ddp_fork
-${name}_4_ranks 60 ${name} alike cuda 4 03_ddp_fork
-${name}_2_launched 60 ${name} alike cuda 2 07_dist_eval --amp off
-${name}_fp16 60 ${name} twice cuda 2 07_dist_eval --amp fp16 --compress fp16 --accumulate 2
-${name}_sync_bn 60 ${name} twice cuda 2 07_dist_eval --amp off --sync-bn
-${name}_killed 60 ${name} killed
-END
-    done | grep -v shared_devices
     for name in memcheck initcheck synccheck; do
         echo "${name}_resnet18 240 sanitize $name cuda 1 01_single_gpu --train-samples 24 -b 8"
         echo "${name}_fp16 240 sanitize $name cuda 1 05_ddp_amp --amp fp16 --train-samples 24 -b 8"
@@ -181,6 +183,9 @@ if [ "${1:-}" = --one ]; then           # inside tests/run.sh
     exit
 fi
 set_libraries
+if [ "${1:-}" = run ]; then
+    DDP_PYTHON=${DDP_PYTHON:-$(type -P python3)} exec "${@:2}"
+fi
 "$build/tests/test_streams_cuda" >"$report" 2>&1
 [ $? != 77 ] || { say "there is no GPU, or no driver: $(tail -1 "$report")"; exit 77; }
 print_machine >"$report" 2>&1

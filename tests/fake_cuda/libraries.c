@@ -122,18 +122,30 @@ static const Attribute *operations_of(const Descriptor *plan)
     return attribute_of(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
 }
 
-// A heuristic offers one engine, which has no notes.
+static int64_t engine_of(const Descriptor *plan)
+{
+    return values_of(part_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINE_GLOBAL_INDEX)[0];
+}
+
+// A heuristic offers three engines, which have no notes. The second always fails, and the third in a capture, so both
+// must lose a race.
+enum { ENGINE, FAILS, FAILS_IN_CAPTURE, ENGINES };
+
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t most,
                                        int64_t *count, void *values)
 {
     const Descriptor *d = descriptor;
-    *count = name != CUDNN_ATTR_ENGINE_NUMERICAL_NOTE;
+    *count = name == CUDNN_ATTR_ENGINEHEUR_RESULTS ? ENGINES : name != CUDNN_ATTR_ENGINE_NUMERICAL_NOTE;
     if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
         const Descriptor *graph = part_of(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-        cudnnBackendSetAttribute(*(Descriptor **)values, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
+        for (int64_t engine = 0; engine < ENGINES; engine++) {
+            Descriptor *configuration = ((Descriptor **)values)[engine];
+            cudnnBackendSetAttribute(configuration, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
+            cudnnBackendSetAttribute(configuration, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &engine);
+        }
     } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
         *(int64_t *)values = (int64_t)workspace_of(part_at(operations_of(d), 0));
     }
@@ -428,6 +440,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
                                   cudnnBackendDescriptor_t pack)
 {
     const Attribute *operations = operations_of(plan);
+    if (engine_of(plan) == FAILS || (engine_of(plan) == FAILS_IN_CAPTURE && fake_captures))
+        return CUDNN_STATUS_EXECUTION_FAILED;
     if (operations->count == 1) {
         Convolution c = convolution_of(part_at(operations, 0), pack);
         fake_do(handle->stream, "convolution", run_convolution, &c, sizeof c);

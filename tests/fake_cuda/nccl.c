@@ -195,10 +195,16 @@ ncclResult_t fake_comm_new(ncclComm_t *made, int size, const ncclUniqueId *id, i
     return result;
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
+// NCCL frees a communicator only when no graph refers to it.
+static void check_graphs(const struct ncclComm *comm, const char *name)
 {
     if (comm->graphs > 0)
-        fake_die("ncclCommDestroy: %d graphs hold its work: it would wait for them", comm->graphs);
+        fake_die("%s: %d graphs hold the communicator's work: it would wait for them", name, comm->graphs);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    check_graphs(comm, "ncclCommDestroy");
     cudaDeviceSynchronize();
     meet(comm, "ncclCommDestroy");
     munmap(comm->lanes[0].room, comm->bytes);
@@ -209,6 +215,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 // Its calls may still be running, so nothing is freed.
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    check_graphs(comm, "ncclCommAbort");
     comm->aborted = true;
     return ncclSuccess;
 }

@@ -51,7 +51,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return fake_event_done(event) ? cudaSuccess : fake_failed(cudaErrorNotReady);
 }
 
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) { *ms = 0; return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) { *ms = 1; return cudaSuccess; }
 
 // --- graphs --------------------------------------------------------------------------------------
 
