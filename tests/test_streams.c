@@ -198,6 +198,8 @@ TEST(a_step_that_is_never_recorded)
     replay_free(replay);
 }
 
+// The tests from here on are for the CPU only: in CUDA, a host function may not call CUDA.
+
 typedef struct Thread {
     pthread_t id;
     int threads;
@@ -246,8 +248,9 @@ TEST(thread_counts)
 
 int main(void)
 {
+    bool cpu = strcmp(device_backend, "cpu") == 0;
     test_open_device(2, (OpsConfig){ 0 });
-    for (int i = 0; i < test_count; i++) {
+    for (int i = 0; i < test_count && (cpu || test_list[i] != the_thread_of_a_stream); i++) {
         begin();
         test_list[i]();
         end();
