@@ -156,7 +156,7 @@ typedef enum OpKind {
 typedef struct OpSpec {
     OpKind kind;
     Shape x;
-    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV. OP_MAXPOOL: kernel_h both ways
+    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV; OP_MAXPOOL (kernel_h squared)
     bool bias;          // OP_CONV
     bool needs_dx;      // OP_CONV: false in the first layer
     bool f32_out;       // OP_CONV: y and dy are f32, for the loss
@@ -166,7 +166,7 @@ typedef struct OpSpec {
     Dropout dropout;    // OP_ATTENTION, OP_ADD
 } OpSpec;
 
-// The number of a kernel's places along a side of an image.
+// The number of positions of a kernel along one side of an image.
 static inline int window_count(int size, int kernel, int stride, int pad)
 {
     return (size + 2 * pad - kernel) / stride + 1;

@@ -169,7 +169,7 @@ typedef struct Metadata {
     char heads[16];
 } Metadata;
 
-// The last two: what the shapes of a gpt's tensors do not show.
+// The last two are what the shapes of a gpt's tensors do not show.
 static int list_metadata(Metadata *m, const ModelConfig *config)
 {
     snprintf(m->heads, sizeof m->heads, "%d", config->gpt.heads);
@@ -221,8 +221,8 @@ static const char *type_text(const StTensor *t, TypeText out)
     return out;
 }
 
-// Older files lack some numbers, and files of old PyTorch versions num_batches_tracked. What a file
-// lacks is 0, if that is in its range.
+// Older files lack some numbers, and files of old PyTorch versions lack num_batches_tracked. A
+// number that the file lacks is 0, if 0 is in its range.
 static bool read_named(const Named *n, const StFile *file, Error *err)
 {
     TypeText is, must_be;
@@ -237,8 +237,8 @@ static bool read_named(const Named *n, const StFile *file, Error *err)
                          "take an earlier file", err);
 }
 
-// The file must have no other tensors than those of the list, and ddp.*: a resnet34 has all of a
-// resnet18's tensors. Its metadata must be the same.
+// Apart from ddp.*, the file may have only the list's tensors: a resnet34 has all of a resnet18's,
+// and more. If it names an architecture, a vocabulary or heads, they must be this model's.
 static bool read_list(const Contents *c, const StFile *file, Error *err)
 {
     Metadata mine;

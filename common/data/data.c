@@ -77,7 +77,7 @@ static const KnownSet *set_named(const char *data)
     return set;
 }
 
-// The set that --data asks for, and where it is: NULL if it is synthetic, or nowhere.
+// The set that --data asks for. *path: where it is; NULL if it is synthetic or was not found.
 static const KnownSet *set_choose(const char *data, const char **path, char found[PATH_MAX])
 {
     const KnownSet *set = known_sets;

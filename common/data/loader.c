@@ -215,7 +215,7 @@ static void slot_load(Worker *worker, int batch)
 
 // --- workers -------------------------------------------------------------------------------------
 
-// Makes the next batch, if there is one. The caller holds the lock; it is released meanwhile.
+// Makes the next batch, if there is one. The caller holds the lock, which is released meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;

@@ -22,7 +22,7 @@ static Layer *add_layer(Net *net, OpKind kind, int in, const char *name, Extent 
 {
     CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES,
           "raise NET_MAX_LAYERS and NET_MAX_VALUES in common/model/net_builder.h",
-          "the network has %d layers or more, too many", NET_MAX_LAYERS);
+          "the network has too many layers: %d or more", NET_MAX_LAYERS);
     Layer *layer = &net->layers[net->layer_count++];
     layer->kind = kind;
     layer->in = in;
