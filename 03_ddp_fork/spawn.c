@@ -108,7 +108,7 @@ static int wait_for_ranks(int size)
         failed = 1;
         alarm(GRACE);                       // then kill_ranks: a rank may hang
         if (code == EXIT_REPORTED)
-            continue;                       // (check.h) it followed a rank that is yet to be seen
+            continue;                       // (check.h) the rank that failed is yet to be seen
         first = code;
         report_death(rank, size, pid, status);
         end_ranks(SIGTERM);
@@ -120,7 +120,7 @@ static int wait_for_ranks(int size)
 
 void spawn(const SpawnConfig *config, World *world)
 {
-    signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
+    signal(SIGCHLD, SIG_DFL);               // some shells leave it ignored, which hides deaths
     signal(SIGPIPE, SIG_IGN);               // the reader of this process's output may end first
     launcher_check(1);                      // mpirun would start several parents
     int size = config->ranks > 0 ? config->ranks : comm_gpus();
