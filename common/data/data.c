@@ -176,8 +176,8 @@ static bool set_open(Data *data, const DataConfig *config, int64_t seed, Error *
 static bool dataset_cut(Dataset *set, int count, const char *option, const char *name, Error *err)
 {
     if (count > set->count)
-        return error_set(err, "0 uses all samples", "%s %d: %s has only %d such samples", option,
-                         count, name, set->count);
+        return error_set(err, "0 uses all samples", "%s %d: this part of %s has only %d samples",
+                         option, count, name, set->count);
     if (count > 0 && set->pictures)
         pictures_cut(set, count);
     set->count = count > 0 ? count : set->count;

@@ -33,7 +33,7 @@ static int list(const char *path, int (*wanted)(const struct dirent *), struct d
     PROGRESS_DOING("listing", path);
     int count = scandir(path, names, wanted, alphasort);
     if (count <= 0)
-        error_set(err, "", "%s: %s", path, count < 0 ? strerror(errno) : "nothing is in it");
+        error_set(err, "", "%s: %s", path, count < 0 ? strerror(errno) : "nothing in it is usable");
     if (count == 0)
         free(*names);
     return count > 0 ? count : 0;
@@ -111,7 +111,7 @@ bool pictures_open(Data *data, const char *path, const DataConfig *config, Error
     const int size = config->image_size ? config->image_size : 224;
 #ifdef DDP_PICTURES_MISSING
     return error_set(err, "install the package, then build again", "--data %s: this program cannot "
-                     "read pictures: there was " DDP_PICTURES_MISSING, path);
+                     "read pictures: when it was built, there was " DDP_PICTURES_MISSING, path);
 #endif
     if (!set_add(data, &data->train, path, "train", size, err) ||
         !set_add(data, &data->test, path, "val", size, err) ||

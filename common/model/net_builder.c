@@ -13,8 +13,8 @@ static int next_part(Net *net, int value)
 {
     int most = value == 0 || adds_gradients(&net->layers[value - 1]) ? 2 : 1;
     CHECK(net->readers[value] < most, "docs/your_network.md says which outputs two layers may read",
-          "the network has more than %d layer%s reading output %d (0: the batch)", most,
-          most > 1 ? "s" : "", value);
+          "more than %d layer%s of the network read%s output %d (0: the batch)", most,
+          most > 1 ? "s" : "", most > 1 ? "" : "s", value);
     return net->readers[value]++;
 }
 
