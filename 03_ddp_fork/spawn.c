@@ -5,9 +5,9 @@
 //   rank 0                 |     | meets | step | step | waits for rank 1 ...           X
 //   rank 1                      || meets | step | step X
 //
-// fork copies the process, and both copies return from it. A child has all that the parent had: the
-// options, and the socket at which the ranks will meet; but not the parent's threads, and CUDA does
-// not work in it if the parent has used CUDA. So each rank, not the parent, opens a device.
+// fork copies the process, and both copies return from it. A child has the parent's options, and
+// the socket at which the ranks will meet, but not the parent's threads. CUDA does not work in a
+// child if the parent has used it. So each rank, not the parent, opens a device.
 #include "spawn.h"
 #include "check.h"
 #include "comm.h"

@@ -255,7 +255,7 @@ static int wait_for_ranks(const Launch *l)
     }
     alarm(0);
     if (!asked)
-        send_to_ranks(SIGTERM);             // to what ranks left running; if asked, that may save
+        send_to_ranks(SIGTERM);             // ends what ranks left running, unless it may be saving
     for (int tenths = 0; tenths < 10 * GRACE && send_to_ranks(0) > 0; tenths++)
         usleep(100000);
     send_to_ranks(SIGKILL);

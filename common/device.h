@@ -72,9 +72,9 @@ void values_scale(Stream *stream, float *values, size_t count, float factor);
 // At least `bytes` of device memory that the stream's operations use in turn. It is zero at first.
 // A recorded step may not ask for more than an earlier call did.
 void *stream_scratch(Stream *stream, size_t bytes);
-// Calls fn on the host, with arg or a copy of it, after the stream's earlier work. Not allowed in a
-// recorded step (see replay_forbid). fn must not use the device: under CUDA it runs in a thread of
-// the driver.
+// Calls fn on the host, with arg or a copy of its `bytes` bytes, after the stream's earlier work.
+// Not allowed in a recorded step (see replay_forbid). fn must not use the device: under CUDA it
+// runs in a thread of the driver.
 void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes);
 
 Event *event_new(Device *device);

@@ -2,8 +2,8 @@
 //
 // Parameters are in the arena in the order in which backward finishes their gradients: last layer
 // first. So the gradients that are ready are always one range, (offset, count). Weights that only
-// ever multiply padding may come after all others. Their gradients are zero, and are then not
-// stored. At 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
+// ever multiply padding come after all others. Their gradients are zero, and are not stored. At
+// 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
 #pragma once
 #include "ops.h"
 

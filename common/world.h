@@ -20,7 +20,7 @@ typedef struct World {
 // addresses. Keys have up to 63 bytes; values up to STORE_MOST.
 void store_put(const World *world, const char *key, const void *value, size_t bytes);
 // Waits until a rank has put the key. Copies at most `capacity` bytes; returns the value's length.
-// To be used in a call that all ranks make (progress_call).
+// Use it only in a call that all ranks make (progress_call).
 size_t store_get(const World *world, const char *key, void *value, size_t capacity);
 // All ranks' `bytes` bytes, in rank order. what: a name of at most 40 letters, new for each call.
 void store_gather(const World *world, const char *what, const void *mine, size_t bytes, void *all);

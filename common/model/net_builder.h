@@ -45,7 +45,7 @@ struct Net {
 };
 
 // Each adds a layer at the end and returns the number of its value. At most two layers may read the
-// batch, or the value of net_norm, net_maxpool or net_add. Only one may read any other value.
+// batch, or the value of net_norm, net_maxpool or net_add; one layer may read any other value.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);
