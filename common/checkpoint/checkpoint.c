@@ -358,10 +358,10 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
           "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
           .needs = "save" },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
-          "resume from FILE (auto: from --save's, if it exists)",
+          "resume from FILE (auto: from the file of --save, if it exists)",
           .local = true, .first = true },
         { "init", 0, ARG_STRING, &c->init, "FILE",
-          "begin with the weights in this file, ours or torchvision's", .local = true },
+          "begin with the weights in FILE, ours or torchvision's", .local = true },
         { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
           "only evaluate the weights of --resume or --init", .first = true }));
     args_check(args, check_options, c);

@@ -131,7 +131,7 @@ void data_options(Args *args, DataConfig *config)
         { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches",
           .min = 0, .max = 64, .local = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
-          "randomly crop and flip training images (not digits, clothes); text: shift windows" }));
+          "randomly crop and flip training images (not digits or clothes); text: shift windows" }));
     args_check(args, check_options, config);
 }
 
