@@ -130,7 +130,7 @@ void spawn(const SpawnConfig *config, World *world)
     pid_t parent = getpid();
     store_new_token(store.token);           // no other program's processes can join
     store.socket = tcp_bind(&store.place);  // the system chooses a port
-    fflush(NULL);                           // else every child would print it, too
+    fflush(NULL);                           // else every child would print what is buffered
     for (int rank = 0; rank < size; rank++) {
         pid_t pid = fork();
         CHECK(pid >= 0, "start fewer ranks (-n)", "cannot fork rank %d: %s", rank, strerror(errno));

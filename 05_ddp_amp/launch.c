@@ -196,7 +196,7 @@ static void pass_on(int number)
     if (asks == 1 && number != SIGUSR1)
         interrupt_announce();
     send_to_ranks(number);
-    send_to_ranks(SIGCONT);                 // wakes a stopped rank: it, too, can then end by itself
+    send_to_ranks(SIGCONT);                 // wakes stopped ranks, which can then end by themselves
     if (asks > 2)
         kill_ranks(number);
 }
