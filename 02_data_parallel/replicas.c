@@ -58,7 +58,8 @@ struct Replicas {
 
 // --- what a device does in each phase ------------------------------------------------------------
 
-// Between devices. On a CPU they share memory: then the bytes only cross the simulated network.
+// Copies between devices. If to == from (in `reduce` on a CPU, where devices share memory), the
+// bytes only cross the simulated network.
 static void copy(Replica *replica, float *to, const float *from, size_t count)
 {
     Stream *stream = device_stream(replica->device);

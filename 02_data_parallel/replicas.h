@@ -31,5 +31,6 @@ void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool tr
 // The first model's dlogits, all rows -> the gradients of the whole batch, in that model. This also
 // waits for the devices.
 void replicas_backward(Replicas *replicas);
-// Prints a step's mean times of phases since the last call, and each device's memory.
+// Prints how long each phase of a step took, on average since the last call, and each device's
+// memory.
 void replicas_report(Replicas *replicas, Log *log);

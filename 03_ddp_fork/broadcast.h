@@ -1,5 +1,5 @@
-// broadcast.h - rule 1: all ranks start with the same weights. And an alarm, should they ever have
-// different ones.
+// broadcast.h - rule 1: all ranks start with the same weights. And an alarm if their weights ever
+// differ.
 #pragma once
 #include "comm.h"
 

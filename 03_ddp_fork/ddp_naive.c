@@ -27,7 +27,7 @@ static void average(void *arg, Comm *comm, Stream *stream, float *grads, size_t 
 void ddp_ready(void *arg, size_t offset, size_t count)
 {
     Ddp *ddp = arg;
-    CHECK(offset == ddp->end && count <= ddp->count - offset, "each gradient once, front to back",
+    CHECK(offset == ddp->end && count <= ddp->count - offset, "announce gradients once, in order",
           "backward announced gradients %zu to %zu, but %zu to %zu are left", offset,
           offset + count, ddp->end, ddp->count);
     ddp->end = offset + count;

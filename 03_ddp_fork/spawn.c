@@ -5,9 +5,9 @@
 //   rank 0                 |     | meets | step | step | waits for rank 1 ...           X
 //   rank 1                      || meets | step | step X
 //
-// fork copies the process, and both copies return from it. A child has all that the parent had: the
-// options, and the socket at which the ranks will meet; but not the parent's threads, and CUDA does
-// not work in it if the parent has used CUDA. So each rank, not the parent, opens a device.
+// fork copies the process, and both copies return from it. A child has the parent's options, and
+// the socket at which the ranks will meet, but not the parent's threads. CUDA does not work in a
+// child if the parent has used it. So each rank, not the parent, opens a device.
 #include "spawn.h"
 #include "check.h"
 #include "comm.h"
@@ -108,7 +108,7 @@ static int wait_for_ranks(int size)
         failed = 1;
         alarm(GRACE);                       // then kill_ranks: a rank may hang
         if (code == EXIT_REPORTED)
-            continue;                       // (check.h) it followed a rank that is yet to be seen
+            continue;                       // (check.h) the rank that failed is yet to be seen
         first = code;
         report_death(rank, size, pid, status);
         end_ranks(SIGTERM);
@@ -120,7 +120,7 @@ static int wait_for_ranks(int size)
 
 void spawn(const SpawnConfig *config, World *world)
 {
-    signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
+    signal(SIGCHLD, SIG_DFL);               // some shells leave it ignored, which hides deaths
     signal(SIGPIPE, SIG_IGN);               // the reader of this process's output may end first
     launcher_check(1);                      // mpirun would start several parents
     int size = config->ranks > 0 ? config->ranks : comm_gpus();
@@ -130,7 +130,7 @@ void spawn(const SpawnConfig *config, World *world)
     pid_t parent = getpid();
     store_new_token(store.token);           // no other program's processes can join
     store.socket = tcp_bind(&store.place);  // the system chooses a port
-    fflush(NULL);                           // else every child would print it, too
+    fflush(NULL);                           // else every child would print what is buffered
     for (int rank = 0; rank < size; rank++) {
         pid_t pid = fork();
         CHECK(pid >= 0, "start fewer ranks (-n)", "cannot fork rank %d: %s", rank, strerror(errno));

@@ -79,7 +79,7 @@ static void meet_at(const char *host, int port, const World *world, StoreConfig 
 }
 
 // The variables that torchrun and launch set. --master-addr and --master-port take precedence over
-// theirs.
+// MASTER_ADDR and MASTER_PORT.
 static void from_environment(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
     const char *host = c->address ? c->address : getenv("MASTER_ADDR");
@@ -105,8 +105,8 @@ static void from_environment(const RendezvousConfig *c, World *world, StoreConfi
 
 static void end_late(int none)
 {
-    static const char said[] = "MPI has not connected the ranks within --timeout: is one or mpirun "
-                               "stopped? --iface NAME chooses MPI's network\n";
+    static const char said[] = "MPI has not connected the ranks within --timeout: is mpirun or a "
+                               "rank stopped? --iface NAME chooses MPI's network\n";
     ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
     (void)written;                          // stderr may be closed
     leave_at_once(EXIT_FAILED);

@@ -269,7 +269,7 @@ static void save(Job *job, const char *suffix)
 static void save_within_epoch(Job *job)
 {
     job->state.running = read_finite(job, job->train_stats);
-    compare_hashes(job->comm, job->device, model_hash(job->model)); // files hold what all have
+    compare_hashes(job->comm, job->device, model_hash(job->model)); // save only what all ranks have
     save(job, "");
 }
 
@@ -506,7 +506,7 @@ static int run(Job *job)
         evaluate(job);
     else
         train(job);
-    compare_hashes(job->comm, job->device, model_hash(job->model)); // all ranks end with it
+    compare_hashes(job->comm, job->device, model_hash(job->model)); // all end with the same weights
     log_end(job->log, model_hash(job->model), device_threads(job->device));
     replay_free(job->replay);
     comm_free(job->norms);

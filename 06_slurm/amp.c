@@ -10,8 +10,8 @@
 //
 // bf16 has the range of f32. fp16 does not: small gradients would become 0. So the loss is
 // multiplied by a large scale, and so are all gradients of backward. The averaged gradients, in
-// f32, are divided by the scale. If one overflows, the step is skipped, and a scale that adapts is
-// halved. All ranks decide alike: if any rank's gradient is infinite, no rank's average is finite.
+// f32, are divided by the scale. If a gradient overflows, the step is skipped, and an adaptive
+// scale is halved. All ranks decide alike: no average with an infinite gradient is finite.
 #include "amp.h"
 #include "agree.h"
 #include "trace.h"
@@ -115,8 +115,8 @@ void amp_unscale(Amp *amp)
     trace_end();
 }
 
-// The optimizer scales each gradient as it reads it, so here only the norm is computed. It must not
-// include the loss scale: 65536 times too long, all gradients would be clipped.
+// The optimizer scales each gradient as it reads it, so here only the norm is computed. The norm
+// must not include the loss scale: 65536 times too large, it would clip all gradients.
 void amp_clip(Amp *amp)
 {
     Model *model = amp->model;

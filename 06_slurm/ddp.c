@@ -46,7 +46,7 @@ static void send_bucket(Ddp *ddp)
 void ddp_ready(void *arg, size_t offset, size_t count)
 {
     Ddp *ddp = arg;
-    CHECK(offset == ddp->end && count <= ddp->count - offset, "each gradient once, front to back",
+    CHECK(offset == ddp->end && count <= ddp->count - offset, "announce gradients once, in order",
           "backward announced gradients %zu to %zu, but %zu to %zu are left", offset,
           offset + count, ddp->end, ddp->count);
     ddp->end = offset + count;

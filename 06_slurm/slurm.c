@@ -109,8 +109,8 @@ static void leave_loopback(const char *host, TcpAddress address)
           "%s is %s on this host: no other host can reach it", host, address);
 }
 
-// The list has the order of the cluster's nodes. Tasks may have another: that of the network (from
-// Slurm 26.05 on, with a topology plugin), or the user's (SLURM_HOSTFILE).
+// The list has the order of the cluster's nodes. Tasks may have another order: that of the network
+// (from Slurm 26.05 on, with a topology plugin), or the user's (SLURM_HOSTFILE).
 static void check_first(const char *host)
 {
     const char *node = get("SLURMD_NODENAME");

@@ -24,20 +24,20 @@ typedef struct Amp {
     bool adapts, scaled;        // does the loss scale adapt; can it differ from 1?
 } Amp;
 // When every rank has the weights and the state. Fails unless all ranks compute in the same type.
-// Prints the type, restores the loss scale or sets the first, and makes 16-bit weights.
+// Prints the type, restores the loss scale or sets its first value, and makes 16-bit weights.
 void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state);
 // If the loss scale adapts, stores it and its counts of steps in the state.
 void amp_save(Amp *amp, TrainState *state);
 
-// After ddp_wait, in this order: gradients /= the loss scale. With --clip-norm, their norm, with
-// which the optimizer clips. Then gradients_check, and the optimizer, which does nothing if a
-// gradient is not finite. Then an adaptive loss scale and 16-bit weights, if there are any.
+// After ddp_wait, in this order: amp_unscale divides by the loss scale, amp_clip computes the norm
+// for --clip-norm. Then gradients_check, and the optimizer, which clips, but does nothing if a
+// gradient is not finite. Then amp_update adapts the loss scale and makes 16-bit weights.
 void amp_unscale(Amp *amp);
 void amp_clip(Amp *amp);
 void amp_update(Amp *amp);
 
 // Waits for the device. Sets the line's norm of the last gradients, loss scale and skipped steps.
 void amp_describe(Amp *amp, LogStep *line);
-// Ends the run if a loss or a gradient was not finite. But if the loss scale adapts, only if it has
-// fallen below 1: those steps were skipped.
+// Ends the run if a loss or a gradient was not finite. But while an adaptive loss scale is at least
+// 1, it allows gradients that are not finite: those steps were skipped.
 void amp_check_finite(Amp *amp, const Stats *stats, const TrainState *state);

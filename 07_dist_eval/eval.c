@@ -14,7 +14,7 @@
 //   rank 1   | batch 1 | barrier           | all-reduce |
 //
 // Add counts, never percentages: a mean of means gives the images of a short batch, or of a small
-// share, more weight than the others (see naive() below). All counts are integers, also those of
+// share, more weight than the others (see naive() below). All counts are integers, even the sums of
 // losses (eval_result.h), so the order of addition does not matter.
 //
 // With any number of ranks an image has the same neighbours in its batch. So the same weights and

@@ -4,9 +4,9 @@
 //   rank 0         | exec | meet | step | step | waits        X       | exec | resume ...
 //   rank 1         |   exec | meet | step | step X                    |   exec | resume ...
 //
-// It forks and waits as spawn() does in the step before. But each child then executes a program,
-// which may be any. It learns its rank from the environment, and what it starts itself has to end
-// with it: so each rank has a process group. The keys Ctrl-C and Ctrl-Z then reach only launch.
+// It forks and waits as spawn() does in the step before. But each child then executes any program,
+// which learns its rank from the environment. All that a rank starts must end with it, so each rank
+// has a process group of its own. The keys Ctrl-C and Ctrl-Z then reach only launch.
 //
 // Several machines have a launch each. The launches do not communicate. When a rank fails, the
 // ranks on the other machines notice it (store.h) and end. Then each launch can restart its ranks.
@@ -29,7 +29,7 @@
 
 enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
 
-static pid_t groups[RANKS_MAX];             // of this machine's ranks; 0: all its processes ended
+static pid_t groups[RANKS_MAX];             // of this machine's ranks; 0: all processes in it ended
 static volatile sig_atomic_t asked, asks;   // the last signal that asked to end, or 0; how often
 static volatile sig_atomic_t over;          // the remaining ranks were killed
 static sigset_t held;                       // pass_on's signals: blocked, except while launch waits
@@ -174,7 +174,7 @@ static void start_all(Launch *l, int start)
 
 // --- waiting -------------------------------------------------------------------------------------
 
-static int send_to_ranks(int number)        // returns in how many groups there is anything
+static int send_to_ranks(int number)        // returns how many groups still have a process
 {
     int live = 0;
     for (int i = 0; i < RANKS_MAX; i++)
@@ -188,7 +188,7 @@ static void kill_ranks(int number)
     send_to_ranks(SIGKILL);
 }
 
-// The second INT or TERM makes our programs end at once. The third ends any.
+// The second INT or TERM makes our programs end at once. The third ends any program.
 static void pass_on(int number)
 {
     asked = number;
@@ -196,7 +196,7 @@ static void pass_on(int number)
     if (asks == 1 && number != SIGUSR1)
         interrupt_announce();
     send_to_ranks(number);
-    send_to_ranks(SIGCONT);                 // wakes a stopped rank: it, too, can then end by itself
+    send_to_ranks(SIGCONT);                 // wakes stopped ranks, which can then end by themselves
     if (asks > 2)
         kill_ranks(number);
 }
@@ -216,8 +216,8 @@ static int local_rank_of(pid_t pid)
     return local;
 }
 
-// Our programs save, and exit with 128 + the signal. A batch system may send the signal to the
-// ranks, and not to launch. Other programs may just be killed by it.
+// Has a signal ended the rank? Our programs save, and exit with 128 + the signal. A batch system
+// may send the signal to the ranks, and not to launch. The signal may simply kill other programs.
 static bool ends_as_asked(int status)
 {
     int number = exit_code(status) - 128;
@@ -226,7 +226,7 @@ static bool ends_as_asked(int status)
 }
 
 // Returns the status of the first rank that failed by itself, not because of another rank or of a
-// signal. If all have only followed a rank of another machine, it is 1: they restart, too.
+// signal. If all have ended because of a rank on another machine, returns 1: they also restart.
 static int wait_for_ranks(const Launch *l)
 {
     int status = 0, first = 0, failed = 0;
@@ -247,7 +247,7 @@ static int wait_for_ranks(const Launch *l)
         }
         alarm(GRACE);                       // then kill_ranks: a rank may hang
         if (code == EXIT_REPORTED)
-            continue;                       // it followed a rank that is yet to be seen
+            continue;                       // the rank that failed is yet to be seen
         first = code;
         report_death(l->node * l->ranks + local, l->nodes * l->ranks, pid, status);
         send_to_ranks(SIGTERM);
@@ -255,7 +255,7 @@ static int wait_for_ranks(const Launch *l)
     }
     alarm(0);
     if (!asked)
-        send_to_ranks(SIGTERM);             // what ranks have left running; else it may be saving
+        send_to_ranks(SIGTERM);             // ends what ranks left running, unless it may be saving
     for (int tenths = 0; tenths < 10 * GRACE && send_to_ranks(0) > 0; tenths++)
         usleep(100000);
     send_to_ranks(SIGKILL);
@@ -270,7 +270,7 @@ static bool wait_to_restart(const Launch *l, int start, int *status)
     if (*status == 0 || asked || start == l->restarts)
         return false;
     if (*status == EXIT_USAGE || *status == EXIT_DIVERGED || *status == EXIT_RANKS_DIFFER) {
-        WARN("", "status %d, no restart: it would fail again, or hide why the weights differ",
+        WARN("", "status %d, no restart: the run would fail again, or hide why the weights differ",
              *status);
         return false;
     }
@@ -284,7 +284,7 @@ int main(int argc, char **argv)
 {
     Launch l = { .each = "1", .nodes = 1 };
     int status = 0, start = 0;
-    signal(SIGCHLD, SIG_DFL);               // ignored, as some shells pass it on, it hides deaths
+    signal(SIGCHLD, SIG_DFL);               // some shells leave it ignored, which hides deaths
     parse(&l, argc, argv);
     bind_place(&l);
     set_handlers(pass_on);

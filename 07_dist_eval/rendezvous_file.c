@@ -67,7 +67,7 @@ static void refresh(void)
         closedir(directory);
 }
 
-// The file may be an earlier start's: it is read again before each attempt to join.
+// The file may be that of an earlier start, so it is read again before each attempt to join.
 static bool locate(StoreConfig *c, Error *err)
 {
     bool found = read_file(c, err);

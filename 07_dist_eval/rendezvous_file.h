@@ -5,8 +5,8 @@
 //   others   look ...................| read it | meet
 //
 // The file names its run: ranks ignore another run's file, and the next run's rank 0 replaces it.
-// All runs of `launch` have the same name: so rank 0 ends if another listens at the address in the
-// file. The file's mode is 0600. If rank 0 ends before all are there, the file remains.
+// All runs of `launch` have the same name, so rank 0 ends if another rank 0 listens at the address
+// in the file. The file's mode is 0600. If rank 0 ends before all are there, the file remains.
 // After a restart ranks may read this old file, whose address does not answer. So each attempt to
 // join reads the file again, until the new rank 0 has replaced it.
 #pragma once

@@ -1,7 +1,7 @@
 // stop.c - if a signal asks one rank to end, all ranks stop after the same step.
 //
 // A rank that stopped on its own would leave the others waiting for its gradients. So a signal only
-// sets a float, stored behind the gradients and averaged with them. Every rank then sees an average
+// sets a float, stored after the gradients and averaged with them. Every rank then sees an average
 // that is not 0, and all stop together.
 //
 // With a GPU, the host must not wait for each step. So the float is set only after every 8th step.
@@ -43,7 +43,7 @@ void stop_agree(Stop *stop)
     }
     if (step == 0) {
         event_sync(stop->fetched);
-        if (*stop->average > 0)     // which signal another rank got, it does not tell
+        if (*stop->average > 0)     // it does not show which signal another rank got
             interrupt_stop(interrupt_received() ? interrupt_received() : SIGTERM);
         *stop->request = (float)interrupt_received();
         copy_to_device(stream, sent, stop->request, sizeof *sent);

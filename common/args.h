@@ -32,7 +32,7 @@ typedef struct Option {
     double min, max;       // of a number, inclusive
     bool local;            // may differ between the processes of a run
     bool first;            // --help explains it first
-    const char *needs;     // another option that this one needs to have an effect, and its value.
+    const char *needs;     // the option without which this one has no effect, and its value.
                            // "momentum": any but 0, no or "". "amp=auto|fp16": one of these
 } Option;
 
@@ -51,8 +51,8 @@ typedef struct Args {
     const char *operands;           // what may follow the options, for --help; or NULL
     char **rest;                    // the words from the first that is not an option, or after
                                     // "--"; ends with NULL
-    const char *file;               // the @FILE that is being read, or NULL; and the line
-    int line;
+    const char *file;               // the @FILE that is being read, or NULL
+    int line;                       // in that file
 } Args;
 
 #define ARGS_ROWS(...) \
@@ -64,9 +64,9 @@ void args_add(Args *args, const char *file, const Option *rows, int count);
 void args_check(Args *args, ArgsCheck *check, void *config);
 
 // Fills the variables. --help prints and exits 0. A wrong option or value, and an option without
-// effect, end the program with one line on stderr and status 2. Defaults are what the variables
-// hold before. First opens /dev/null for stdin, stdout and stderr where they are closed, so call it
-// before opening any file.
+// effect, end the program with one line on stderr and status 2. The defaults are what the variables
+// hold before the call. First opens /dev/null for stdin, stdout and stderr where they are closed,
+// so call it before opening any file.
 void args_parse(Args *args, int argc, char **argv);
 
 // Sets an option that neither the user nor an earlier call has set.

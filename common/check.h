@@ -58,7 +58,7 @@ int rank_count(void);
 // Ends the process, whatever its other threads are doing: exit() would run the destructors of
 // libraries that they still use. Async-signal-safe.
 void leave_at_once(int status) __attribute__((noreturn));
-// From now on, this process ends with `status`, whatever ends it first (except KILL).
+// From now on leave_at_once ends this process with `status`, whichever thread calls it first.
 void leave_only_with(int status);
 
 void *xmalloc(size_t bytes);

@@ -32,13 +32,13 @@ typedef struct TrainState {
     double best_top1;           // the best model_score; -1: none yet
     double loss_scale;          // the latest adaptive one; 1: there was none
     int64_t clean_steps;        // since the loss scale changed
-    int64_t skipped_steps;      // for an overflow, since the run began
+    int64_t skipped_steps;      // because of an overflow, since the run began
     Stats running;              // of the current epoch
 } TrainState;
 
 // What a run has in device memory: parameters, buffers, and the optimizer's arrays. A checkpoint
-// holds these and the TrainState, all ranks begin with rank 0's, and model_hash is of the first.
-// Fills the list and returns its length. Without optim, only the model's.
+// holds these and the TrainState, all ranks begin with rank 0's, and model_hash is the hash of the
+// parameters. Fills the list and returns its length. Without optim, the list has only the model's.
 enum { RUN_ARRAYS = 2 + OPTIM_ARENAS };
 int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS]);
 
@@ -52,10 +52,11 @@ bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 // If it fails, nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Can a run that would begin as `run`, and save to `save` (or NULL), continue from `saved`, the
-// state in the file at path? The seed must be the same; within an epoch also `order`, if it is
-// known, and the epoch must be long enough. Then makes `saved` the state with which it continues:
-// with another global batch, an epoch that had begun begins again, with a warning.
+// Can a run continue from `saved`, the state in the file at path? `run` is the state with which it
+// would begin otherwise, and `save` is the file that it saves to, or NULL. The seed must be the
+// same. In the middle of an epoch `order`, if it is known, must also be the same, and the epoch
+// must be long enough. Then makes `saved` the state with which the run continues: with another
+// global batch, an epoch that had begun begins again, with a warning.
 bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          const TrainState *run, int64_t steps_per_epoch, Error *err);
 

@@ -55,7 +55,7 @@ void comm_options(Args *args, CommConfig *config);
 // ranks) appears in the timeline and in messages. If another rank dies, this process is ended by
 // its parent, by the store or by a call on the communicator. config may be NULL.
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits for all ranks. Before it, free all recorded steps that contain calls of this communicator.
+// Waits for all ranks. Free all recorded steps that contain calls of this communicator first.
 void comm_free(Comm *comm);
 
 // From now on BatchNorm's statistics in training are over the batches of all ranks. They travel on
@@ -68,6 +68,7 @@ Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommC
 // ranks share a GPU. Sets world->gpu_place and gpus_shared, which comm_new needs.
 Device *comm_open_device(World *world, int threads);
 
-// GPUs that ranks of the cuda backend may use; 0 with the cpu backend. Fails if there are none. It
-// does not start CUDA, as device_count does: then this process could not fork ranks that use it.
+// GPUs that ranks of the cuda backend may use; 0 with the cpu backend. Fails if there are none.
+// Unlike device_count, it does not start CUDA: a process that has started CUDA cannot fork ranks
+// that use CUDA.
 int comm_gpus(void);

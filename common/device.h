@@ -28,7 +28,8 @@ Device *device_open(int index, int threads);
 // affinity mask: `asked`; if it is 0, OMP_NUM_THREADS; if that is not set (or not from 1 to 1024),
 // an equal share. warn: print a warning if there are more threads than cores.
 int device_share(int devices, int asked, bool warn);
-// Other processes compute on this GPU as well. So no choice may depend on how long its work takes.
+// Says that other processes compute on this GPU as well. Then no choice may depend on how long work
+// takes there.
 void device_takes_turns(Device *device);
 void device_close(Device *device);               // also frees what is left of its memory
 void device_use(Device *device);                 // makes it the calling thread's current device
@@ -43,7 +44,7 @@ void device_free(Device *device, void *memory);
 typedef struct Array {
     float *values;          // device memory
     size_t count;
-    const char *name;       // in a checkpoint, what the names of its tensors begin with
+    const char *name;       // in a checkpoint, the names of the array's tensors begin with it
 } Array;
 // Host memory that a device can copy from directly (pinned under CUDA). Not zeroed.
 void *host_alloc(size_t bytes);
@@ -71,9 +72,9 @@ void values_scale(Stream *stream, float *values, size_t count, float factor);
 // At least `bytes` of device memory that the stream's operations use in turn. It is zero at first.
 // A recorded step may not ask for more than an earlier call did.
 void *stream_scratch(Stream *stream, size_t bytes);
-// Calls fn on the host, with arg or a copy of it, after the stream's earlier work. Not allowed in a
-// recorded step (see replay_forbid). fn must not use the device: under CUDA it runs in a thread of
-// the driver.
+// Calls fn on the host, with arg or a copy of its `bytes` bytes, after the stream's earlier work.
+// Not allowed in a recorded step (see replay_forbid). fn must not use the device: under CUDA it
+// runs in a thread of the driver.
 void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes);
 
 Event *event_new(Device *device);
@@ -90,8 +91,8 @@ void event_sync(Event *event);                   // the host waits for the event
 //
 // step must do the same work for the same key: values that change (learning rate, loss scale) have
 // to be read from device memory. A recording contains addresses and sizes, so give each buffer that
-// step reads its own key, and a short last batch a different one. Nothing is recorded on the CPU,
-// and after replay_forbid: every call then calls step.
+// step reads its own key, and a short last batch a different one. On the CPU, and after
+// replay_forbid, nothing is recorded: every call then calls step.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.

@@ -1,11 +1,13 @@
 // interrupt.h - ends training after Ctrl-C, SIGTERM or SIGUSR1. The first Ctrl-C or SIGTERM asks
-// the program to stop (one of several ranks ends at once, unless it has called interrupt_hold); the
-// second ends it at once. SIGUSR1, which batch systems send some time before they end a job, also
-// asks it to stop. It never counts as the first of two signals, so repeating it is harmless.
+// the program to stop; the second ends it at once. (If the program is one of several ranks, the
+// first also ends it at once, unless it has called interrupt_hold.) SIGUSR1, which batch systems
+// send some time before they end a job, also asks the program to stop. SIGUSR1 never counts as the
+// first of two signals, so repeating it is harmless.
 #pragma once
 
-// The first Ctrl-C or SIGTERM will print a line on stderr. If one process prints it for several, it
-// calls interrupt_announce, which is safe in a signal handler; the others call interrupt_silence.
+// From now on, the first Ctrl-C or SIGTERM prints a line on stderr. If one process prints the line
+// for several, it calls interrupt_announce, which is safe in a signal handler; the others call
+// interrupt_silence.
 void interrupt_install(void);
 void interrupt_announce(void);
 void interrupt_silence(void);

@@ -29,9 +29,9 @@ void log_unit(Log *log, const char *unit, int per_sample);
 // Messages of the run.
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// The training of an epoch, from 1, of so many. begin starts the epoch's clock, and end stops it.
-// In the timeline it is a span. Call log_progress after every step, with the number of samples in
-// its batch: it is also this process's sign of life (progress_step).
+// The training of one epoch, number `epoch` (from 1) of `epochs`. begin starts the epoch's clock
+// and its span in the timeline; end stops both. Call log_progress after every step, with the number
+// of samples in its batch: the call is also this process's sign of life (progress_step).
 void log_progress_begin(Log *log, int64_t epoch, int epochs);
 void log_progress(Log *log, int64_t step, int batch);
 void log_progress_end(Log *log);

@@ -2,8 +2,8 @@
 //
 // Parameters are in the arena in the order in which backward finishes their gradients: last layer
 // first. So the gradients that are ready are always one range, (offset, count). Weights that only
-// ever multiply padding may come after all others. Their gradients are zero, and are then not
-// stored. At 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
+// ever multiply padding come after all others. Their gradients are zero, and are not stored. At
+// 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
 #pragma once
 #include "ops.h"
 
@@ -50,7 +50,7 @@ typedef struct Model {
     Device *device;
     Ops *ops;
     Shape input;            // what forward reads, for a full batch
-    int per_row;            // labels, and rows of logits, of a sample: its tokens; 1 for an image
+    int per_row;            // labels of a sample, and its rows of logits: a text's tokens; image: 1
     float *params;          // f32 master copy, which the optimizer updates
     void *weights;          // read by convolutions: the masters, or their 16-bit copies
     float *grads;           // followed by MODEL_SPARE free floats, to be averaged with them
@@ -66,7 +66,7 @@ typedef struct Model {
 
     Net *net;               // layers, activations and plans: private to model/
     int64_t torch_params;   // as PyTorch counts them
-    size_t activation_bytes; // of what forward keeps for backward, and of its gradients
+    size_t activation_bytes; // of what forward keeps for backward, and of the gradients of that
 } Model;
 
 // Exits if there is no such network, or if it does not fit the data.

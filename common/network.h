@@ -19,6 +19,6 @@ typedef struct NetworkMessage {
     Network *network;
     size_t bytes;
 } NetworkMessage;
-// Sleeps until the message has arrived. Its argument is a NetworkMessage, for stream_enqueue.
-// Several threads may send over one network.
+// Sleeps until the message has arrived. `message` is a NetworkMessage; it is a void pointer for
+// stream_enqueue. Several threads may send over one network.
 void network_send(void *message);

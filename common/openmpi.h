@@ -1,4 +1,4 @@
-// openmpi.h - what ranks that mpirun has started ask of MPI: who they are, and a broadcast.
+// openmpi.h - what ranks that mpirun has started need from MPI: their ranks, and a broadcast.
 #pragma once
 #include "world.h"
 
@@ -9,5 +9,5 @@
 void openmpi_begin(World *world);
 // Sends rank 0's bytes to all ranks.
 void openmpi_broadcast(void *values, size_t bytes);
-// Ends MPI, which stays unused. If a process fails later, mpirun still ends the others.
+// Ends MPI, which is not used again. If a process fails later, mpirun still ends the others.
 void openmpi_end(void);

@@ -53,7 +53,7 @@ typedef struct StepSettings {
     int32_t nesterov;
     float clip_norm;    // gradients with a larger norm are scaled down to it; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
-    int64_t step;       // from 1; skipped steps count
+    int64_t step;       // from 1, skipped steps included
     int32_t rows_of_batch;  // rows in the mean of the loss, over several calls; 0: of each call
 } StepSettings;
 
@@ -156,7 +156,7 @@ typedef enum OpKind {
 typedef struct OpSpec {
     OpKind kind;
     Shape x;
-    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV. OP_MAXPOOL: kernel_h both ways
+    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV; OP_MAXPOOL (kernel_h twice)
     bool bias;          // OP_CONV
     bool needs_dx;      // OP_CONV: false in the first layer
     bool f32_out;       // OP_CONV: y and dy are f32, for the loss
@@ -166,7 +166,7 @@ typedef struct OpSpec {
     Dropout dropout;    // OP_ATTENTION, OP_ADD
 } OpSpec;
 
-// The number of a kernel's places along a side of an image.
+// The number of positions of a kernel along one side of an image.
 static inline int window_count(int size, int kernel, int stride, int pad)
 {
     return (size + 2 * pad - kernel) / stride + 1;

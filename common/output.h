@@ -5,7 +5,7 @@
 
 // Keeps the files of --save, `path` and path.best, for this run. Fails if one exists and is not a
 // checkpoint. Until this process ends, output_claim fails in all other processes, if the file
-// system has locks. A killed run leaves the file path.lock, without the lock.
+// system has locks. A killed run leaves the file path.lock, but no lock on it.
 bool output_claim(const char *path, Error *err);
 
 // Opens path.tmp (mode 0644 & ~umask). Each replace_open that succeeds needs one replace_commit,

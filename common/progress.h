@@ -15,10 +15,10 @@ enum { PROGRESS_TEXT = 112, PROGRESS_LINE = 400 };
 typedef struct Progress {
     int64_t beats;
     int64_t epoch, step;        // the last finished step, from 1; 0: none yet
-    int64_t calls;              // collectives, and the like in the store, that have begun
+    int64_t calls;              // collectives, and calls like them in the store, that have begun
     int64_t done;               // it is about to exit
     char call[PROGRESS_TEXT];   // the last of them: "all_reduce of 62080 (gradients), in backward"
-    char file[PROGRESS_TEXT];   // what it does outside the program: "reading train/1.jpg", or ""
+    char file[PROGRESS_TEXT];   // what a thread may be waiting for: "reading train/1.jpg", or ""
 } Progress;
 
 // Safe in any thread.
@@ -28,7 +28,7 @@ void progress_step(int64_t epoch, int64_t step);
 void progress_call(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_done(void);
 
-// From here to the end of the block this thread uses a file, a library, or the like, of which it
+// From here to the end of the block this thread uses a file, a library, or the like, for which it
 // may have to wait. Both texts must stay valid. If several threads wait, the record has the oldest
 // wait: it may be why the others wait.
 #define PROGRESS_DOING(doing, what) PROGRESS_FILE_(doing, what, false)

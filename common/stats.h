@@ -12,7 +12,7 @@ typedef struct Stats {
     int64_t bad_gradients;                  // steps skipped because a gradient was not finite
 } Stats;
 // To add up over ranks: the two sums of losses, and the integers from count on. All ranks skip the
-// same steps, so bad_gradients is equal on all.
+// same steps, so bad_gradients is the same on all.
 enum { STATS_SUMS = 2, STATS_COUNTS = 6 };
 
 // Ends this process because a loss or a gradient was not finite. Rank 0 prints a message, and so

@@ -11,16 +11,17 @@
 // Rank 0 looks at all records, its own among them, and ends the run by one rule:
 //
 // - A connection that closes before its rank is done is a death.
-// - The run is stuck when no rank has beaten for `timeout` seconds. Named is the rank whose record
-//   is older than 5 s (it is stopped, or cut off); else the one that has begun the fewest calls;
-//   else the fewest steps. If all are equal, every rank's last call is printed: perhaps two differ.
-//   After 10 s one line says who would be named. Until all ranks are there, the missing ones are.
+// - The run is stuck when no rank has beaten for `timeout` seconds. Rank 0 names the rank whose
+//   record is older than 5 s (that rank is stopped, or cut off); else the one that has begun the
+//   fewest calls; else the one with the fewest steps. If all are equal, it prints every rank's last
+//   call: perhaps two differ. After 10 s one line already names that rank. Until all ranks are
+//   there, rank 0 names the missing ones.
 //
-// Rank 0 is watched as well: a rank that gets no answer for `timeout` seconds names it and ends. So
-// does one whose connection to rank 0 closes.
+// Rank 0 is watched as well: a rank that gets no answer for `timeout` seconds, or whose connection
+// to rank 0 closes, names rank 0 and ends.
 //
-// After a death the other ranks stay for 2.5 s: a supervisor (launch, torchrun) can say how the
-// rank died, and mpirun returns the status of the rank that it sees end first.
+// After a death the other ranks stay for 2.5 s, so that a supervisor (launch, torchrun) can say how
+// the rank died. mpirun returns the status of the rank that it sees end first.
 #pragma once
 #include "tcp.h"
 #include "world.h"
@@ -35,8 +36,8 @@ typedef struct StoreConfig {
     double timeout;                     // s; 0: never
     char run[STORE_NAME];               // rank 0 refuses ranks of a run with another name
     char token[STORE_TOKEN];            // or with another token; "": no token
-    bool supervised;                    // a supervisor names a rank that dies; rank 0 does only if
-                                        // it is still there 2.5 s later
+    bool supervised;                    // a supervisor names a rank that dies; rank 0 does so only
+                                        // if rank 0 is still running 2.5 s later
     // If not NULL: called before each attempt to join rank 0, fills in place and token. False: they
     // are not known yet, for the reason in err.
     bool (*locate)(struct StoreConfig *config, Error *err);

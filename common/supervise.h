@@ -4,6 +4,6 @@
 
 // A child's exit status, from the status that waitpid stores: 128 + the signal if one killed it.
 int exit_code(int status);
-// Names a rank that has died. Prints nothing if its exit status is one before which our programs
-// have always printed why.
+// Names a rank that has died. Prints nothing for an exit status with which our programs end only
+// after they have printed why.
 void report_death(int rank, int size, pid_t pid, int status);

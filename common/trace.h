@@ -3,9 +3,9 @@
 // bracket, and none is written. So the file can be read even if the run was killed.
 #pragma once
 
-// Empties the file; each process opens it again at its first span, and is in it as process
-// own_rank(). So all ranks may call this for one file, if they do it before they meet. path NULL:
-// nothing is written.
+// Empties the file. Each process opens it again at its first span, and its spans are those of
+// process own_rank(). So all ranks may call this for one file, if they do so before they meet
+// (store_join). path NULL: nothing is written.
 void trace_open(const char *path);
 void trace_close(void);
 

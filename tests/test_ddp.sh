@@ -70,7 +70,7 @@ sed -i 's,^CMAKE_HOME.*,CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere,' build/CMakeCa
 expect 3 'was moved or copied' ddp run 01
 expect 1 'the cuda backend cannot be built here' ddp run 01 --backend cuda
 expect 0 'ctest got --preset all --parallel' ddp test -R data
-expect 0 "These three are so" ddp test quick
+expect 0 "All three are true" ddp test quick
 check "quick stops there" is "$(grep -c 'ctest got' "$TMP/output")" 1
 expect 0 "-LE ^quick\$|^slow\$" ddp test
 expect 0 "ctest got --preset tsan" ddp test all

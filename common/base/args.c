@@ -37,7 +37,7 @@ static void value_text(const Option *option, char *out, size_t size)
         snprintf(out, size, option->type == ARG_DOUBLE ? "%.9g" : "%.17g", number_of(option));
 }
 
-// JSON has no text that is not UTF-8: it becomes null, as a text that is not set.
+// JSON allows only UTF-8. Any other text becomes null, like a text that is not set.
 json_t *args_json(const Args *args)
 {
     json_t *all = json_object();
@@ -60,7 +60,7 @@ char *args_shared(const Args *args)
     char *text = NULL, value[PATH_MAX];
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
-    CHECK(out, "", "open_memstream: %s", strerror(errno));
+    CHECK(out, "", "out of memory: no room for a list of the options");
     for (const Option *o = args->rows; o < args->rows + args->count; o++)
         if (!o->local) {
             value_text(o, value, sizeof value);
@@ -72,7 +72,7 @@ char *args_shared(const Args *args)
 
 // --- the table -----------------------------------------------------------------------------------
 
-// By its letter, or by its name.
+// Finds an option by its letter or by its name.
 static Option *find(const Args *args, const char *typed, size_t length)
 {
     for (const Option *o = args->rows; o < args->rows + args->count; o++)
@@ -128,7 +128,7 @@ bool args_is(const Args *args, const char *name, const char *values)
 
 // --- setting values ------------------------------------------------------------------------------
 
-// While a file is read, the line names the file and its line instead of the program.
+// While an @FILE is read, the message begins with that file and its line, not with the program.
 void args_reject(const Args *args, const char *option, const char *format, ...)
 {
     char text[512];
@@ -243,7 +243,7 @@ static _Noreturn void print_help(const Args *args, bool all)
         else
             column = put_word(column, 18, name);
     }
-    printf("%s\n@FILE: the words in FILE. --help shows the values that words before it set.\n",
+    printf("%s\n@FILE: the words in FILE. --help shows the values set by the words before it.\n",
            all ? "" : "\n");
     exit(fflush(stdout) == 0 ? 0 : EXIT_FAILED);
 }
@@ -317,7 +317,7 @@ static void parse_file(Args *args, const char *path)
     int outer_line = args->line;
     size_t size = 0;
     if (text_count == FILES_MAX)
-        args_reject(args, NULL, "@%.200s: more than %d files; does one name itself?", path,
+        args_reject(args, NULL, "@%.200s: more than %d files; does one include itself?", path,
                     FILES_MAX);
     char **text = &texts[text_count++];
     FILE *in = fopen(path, "re");
@@ -358,8 +358,8 @@ static int parse_words(Args *args, char **words)
 
 static bool is_off(const char *value) { return is_listed("|no|0", value); }
 
-// Rejects each given option without effect: the option that it needs, or the one that this one
-// needs, is off or has a different value.
+// Rejects a given option that has no effect because an option that it needs, or that this one needs
+// in turn, is off or has a different value.
 static void check_needs(const Args *args)
 {
     for (const Option *o = args->rows; o < args->rows + args->count; o++) {

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 // Atomic, not only sig_atomic_t: two signals may be handled at once, in two threads.
-static atomic_int received;     // the first signal that came; SIGUSR1 gives way to another
+static atomic_int received;     // the first signal; after SIGUSR1, the next Ctrl-C or SIGTERM
 static atomic_int stopped_by;   // the signal after which the ranks have agreed to stop
 static atomic_bool held, agrees, silenced;  // agrees: held is set, or was
 

@@ -1,8 +1,9 @@
 // output.c - replaces files so that neither a crash nor another run can damage them:
 //
-//   write path.tmp, fsync it    after a crash: the old file, and half a new one beside it, which
-//                               the next save replaces
-//   rename it to path           the old one or the new one
+//   step                        what a crash leaves
+//   write path.tmp, fsync it    the old file, and half a new one in path.tmp, which the next save
+//                               replaces
+//   rename it to path           the old file or the new one
 #include "output.h"
 
 #include <errno.h>
@@ -25,7 +26,8 @@ static bool failed(const char *path, const char *call, const char *hint, Error *
     return error_set(err, hint, "%.200s: %s: %s", path, call, strerror(errno));
 }
 
-// A checkpoint begins with its header's length in 8 bytes, and "{". It may be empty, or not there.
+// Is there no file, an empty one, or a checkpoint? A checkpoint begins with its header's length in
+// 8 bytes, and "{".
 static bool may_replace(const char *path, Error *err)
 {
     struct stat st;

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-// Rank 0 has the message. If another rank ended first, the launcher would end rank 0 before it.
+// Rank 0 prints the message. If another rank ended first, the launcher might end rank 0 too early.
 static _Noreturn void leave_to_rank_0(void)
 {
     sleep(1);
@@ -34,7 +34,7 @@ void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
             fixed ? "choose a smaller --loss-scale, or leave the option out: then the scale adapts"
                   : "a smaller --lr or a --warmup may help, or --amp bf16",
-            "gradients of some rank are not finite with a loss scale of %g%s, in epoch %lld, at or "
-            "before step %lld", scale, fixed ? "" : ", to which it has fallen", (long long)epoch,
+            "gradients of some rank are not finite with a loss scale %s %g, in epoch %lld, at or "
+            "before step %lld", fixed ? "of" : "that has fallen to", scale, (long long)epoch,
             (long long)step);
 }

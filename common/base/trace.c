@@ -39,7 +39,7 @@ static struct {
 // --- events --------------------------------------------------------------------------------------
 
 // ph: B begins a span at `us` (microseconds), and E ends it. M names a process or a thread. arg:
-// that name; or of a B, the collective call, or NULL.
+// for M, that name; for B, the collective call, or NULL.
 static void write_event(char ph, int tid, double us, const char *name, const char *arg)
 {
     FILE *out = trace.file;

@@ -169,7 +169,7 @@ typedef struct Metadata {
     char heads[16];
 } Metadata;
 
-// The last two: what the shapes of a gpt's tensors do not show.
+// The last two are what the shapes of a gpt's tensors do not show.
 static int list_metadata(Metadata *m, const ModelConfig *config)
 {
     snprintf(m->heads, sizeof m->heads, "%d", config->gpt.heads);
@@ -221,8 +221,8 @@ static const char *type_text(const StTensor *t, TypeText out)
     return out;
 }
 
-// Older files lack some numbers, and files of old PyTorch versions num_batches_tracked. What a file
-// lacks is 0, if that is in its range.
+// Older files lack some numbers, and files of old PyTorch versions lack num_batches_tracked. A
+// number that the file lacks is 0, if 0 is in its range.
 static bool read_named(const Named *n, const StFile *file, Error *err)
 {
     TypeText is, must_be;
@@ -237,8 +237,8 @@ static bool read_named(const Named *n, const StFile *file, Error *err)
                          "take an earlier file", err);
 }
 
-// The file must have no other tensors than those of the list, and ddp.*: a resnet34 has all of a
-// resnet18's tensors. Its metadata must be the same.
+// Apart from ddp.*, the file may have only the list's tensors: a resnet34 has all of a resnet18's,
+// and more. If it names an architecture, a vocabulary or heads, they must be this model's.
 static bool read_list(const Contents *c, const StFile *file, Error *err)
 {
     Metadata mine;
@@ -313,11 +313,11 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          "use the same --seed, or start a new run from the weights with --init",
                          "%.300s was trained with --seed %lld, not %lld", path,
                          (long long)saved->seed, (long long)run->seed);
-    if (saved->batch_size != run->batch_size) {     // a step means other samples
+    if (saved->batch_size != run->batch_size) {     // each step then has other samples
         WARN("adapt the learning rate (from 03 on: --lr-scale), or choose -b so that the global "
-             "batch stays the same", "%.300s: global batch %lld -> %lld: epoch %lld begins%s", path,
-             (long long)saved->batch_size, (long long)run->batch_size, (long long)saved->epoch + 1,
-             saved->step > 0 ? " again" : "");
+             "batch stays the same", "%.300s: global batch %lld -> %lld, so epoch %lld begins%s",
+             path, (long long)saved->batch_size, (long long)run->batch_size,
+             (long long)saved->epoch + 1, saved->step > 0 ? " again" : "");
         saved->step = 0;
         saved->running = (Stats){ 0 };
     }
@@ -358,10 +358,10 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
           "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
           .needs = "save" },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
-          "resume from FILE (auto: from --save's, if it exists)",
+          "resume from FILE (auto: from the file of --save, if it exists)",
           .local = true, .first = true },
         { "init", 0, ARG_STRING, &c->init, "FILE",
-          "begin with the weights in this file, ours or torchvision's", .local = true },
+          "begin with the weights in FILE, ours or torchvision's", .local = true },
         { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
           "only evaluate the weights of --resume or --init", .first = true }));
     args_check(args, check_options, c);

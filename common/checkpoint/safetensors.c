@@ -25,8 +25,8 @@ static bool header_length(const unsigned char *bytes, size_t size, size_t *lengt
     memcpy(&n, bytes, size < 8 ? size : 8);
     *length = (size_t)n;
     return (size >= 8 && n <= HEADER_MAX && n <= size - 8)
-           || error_set(err, damaged, "%zu bytes, and a header of %llu: not a safetensors file",
-                        size, (unsigned long long)n);
+           || error_set(err, damaged, "it has %zu bytes, but claims a header of %llu", size,
+                        (unsigned long long)n);
 }
 
 // A type's name ends with the bits of an element: F32, BF16, I64. A BOOL has a byte.
@@ -61,7 +61,7 @@ static bool read_tensor(StTensor *t, const char *name, json_t *about, const unsi
                        "shape", &shape, "data_offsets", &begin, &end) != 0
         || !read_shape(t, shape) || begin < 0 || end < begin || (size_t)end > size
         || (size_t)(end - begin) != t->bytes)
-        return error_set(err, damaged, "tensor %.100s: dtype, shape and data_offsets do not fit",
+        return error_set(err, damaged, "tensor %.100s: dtype, shape and data_offsets do not match",
                          name);
     t->data = data + begin;
     return true;
@@ -84,7 +84,7 @@ static bool check_layout(StFile *file, const unsigned char *data, Error *err)
     for (; i < file->count && file->tensors[i].data == data; i++)
         data += file->tensors[i].bytes;
     return (i == file->count && data == file->bytes + file->size)
-           || error_set(err, damaged, "the tensors overlap, or bytes belong to none");
+           || error_set(err, damaged, "the tensors overlap, or leave gaps");
 }
 
 static bool read_header(StFile *file, Error *err)

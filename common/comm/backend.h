@@ -1,7 +1,7 @@
-// backend.h - a collective is a Call, and comm_run takes it to the library. The way of an
+// backend.h - each collective is a Call, which comm_run passes to the library. The path of an
 // all-reduce:
 //
-//   comm_all_reduce     the row { CALL_ALL_REDUCE, type, values, count }          collectives.c
+//   comm_all_reduce     the Call { CALL_ALL_REDUCE, type, values, count }         collectives.c
 //   comm_run            call_begin | call_record | ncclAllReduce | call_end       comm_nccl.c
 //
 //   comm_run            call_begin | stream_enqueue(run) | call_end               comm_gloo.cc
@@ -16,7 +16,7 @@ typedef enum CallKind {
     CALL_ALL_GATHER,
     CALL_SEND,
     CALL_RECEIVE,
-    CALL_BARRIER,           // an all-reduce of Comm.one: it ends nowhere before it has begun on all
+    CALL_BARRIER,           // an all-reduce of Comm.one: ends on no rank before it begins on all
 } CallKind;
 
 typedef struct Call {
@@ -38,7 +38,7 @@ struct Comm {
     uint64_t calls;         // collectives
     uint64_t bytes;
     float *one;             // a number on the device, for barriers
-    struct Backend *backend; // the library's communicator, and what the backend needs beside it
+    struct Backend *backend; // the library's communicator, and what else the backend needs
 };
 
 // --- each backend, besides comm_backend ----------------------------------------------------------
@@ -49,7 +49,7 @@ void comm_run(Comm *comm, Stream *stream, Call call);
 
 // --- call.c: what comm_run does around the library's call ----------------------------------------
 
-// In the host's thread, before and after. False: the call has no values, so nothing is to be done.
+// In the host's thread, before and after. False: the call has no values, so there is nothing to do.
 bool call_begin(Comm *comm, Call *call);
 void call_end(Comm *comm, Stream *stream, const Call *call);
 // In the thread that makes the library's call: begins its span in the timeline, which trace_end

@@ -38,7 +38,7 @@ bool call_begin(Comm *comm, Call *call)
 {
     bool pair = call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
     CHECK(call->peer >= 0 && call->peer < comm->size && !(pair && call->peer == comm->rank),
-          "choose a rank in this range; a send or a receive needs another rank than this",
+          "choose a rank in this range; a send or a receive needs a rank other than this one",
           "%s with rank %d: the ranks are 0 to %d, and this one is %d", names[call->kind],
           call->peer, comm->size - 1, comm->rank);
     call->section = trace_section();

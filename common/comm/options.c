@@ -1,4 +1,5 @@
-// options.c - a communicator's options. ddp.c and broadcast.c need comm.h, but no options.
+// options.c - a communicator's options, apart from the rest: a program that only reuses ddp.c and
+// broadcast.c needs none of them.
 #include "args.h"
 #include "comm.h"
 

@@ -1,7 +1,7 @@
 // conv_cpu.c - convolutions and linear layers on oneDNN.
 //
 // oneDNN prefers another order of the weights for each pass, and on each processor. So a pass
-// reorders the weights of the arena (ops/op.h), or its gradient of them.
+// reorders the weights of the arena (ops/op.h), or the gradient that it makes of them.
 //
 // But many convolutions are products of matrices, y = x W^T, with a row of W for each output number
 // of a row of x:
@@ -31,7 +31,7 @@ typedef struct Conv {
     OpSpec spec;
     Shape y;
     LiveTaps live;
-    size_t weights;             // number of live ones
+    size_t weights;             // number of live weights
     bool expands;
     Pass forward, backward_data, backward_weights;
     void *short_dy;             // if only the output is f32: its rounded gradient
@@ -47,8 +47,8 @@ static bool reads_all(int size, int outputs, int kernel, int stride, int pad)
     return pad >= (outputs - 1) * stride && size + pad <= kernel;
 }
 
-// Does every output pixel read every input pixel? Not with a bias and several output pixels: it
-// would have to be repeated for each.
+// Does every output pixel read every input pixel? False with a bias and several output pixels: the
+// bias would have to be repeated for each pixel.
 static bool is_dense(const OpSpec *s, Shape y)
 {
     return reads_all(s->x.h, y.h, s->kernel_h, s->stride, s->pad) &&
@@ -96,7 +96,8 @@ static void plan_products(Conv *c, int n)
         ops_need_scratch(c->ops, (size_t)in * out);
 }
 
-// In W, the part for input pixel p of the row for output pixel q and channel o is one tap.
+// The place in the arena of the tap that W's row for output pixel q and channel o has for input
+// pixel p.
 static size_t tap_of(const Conv *c, int q, int o, int p)
 {
     const Shape *x = &c->spec.x, *y = &c->y;

@@ -161,8 +161,8 @@ enum { TEAM = LANES };
     for (int i##_ = 0; i##_ < (count); i##_ += TEAM)                                            \
         INDEPENDENT                                                                             \
         for (int k = 0, i = i##_; k < ((count) - i##_ < TEAM ? (count) - i##_ : TEAM); k++, i++)
-// The same in whole packs, which compilers make vector code of: number `first` + k is in lane k. It
-// may be beyond the row's end. There must be memory there, and the body must take care of it.
+// The same in whole packs, which compilers make vector code of: number `first` + k is in lane k.
+// This number may be beyond the row's end. There must be memory there, and the body must handle it.
 #define FOR_PACKS(first, k, count)                                                              \
     for (int first = 0; first < (count); first += TEAM)                                         \
         FOR_LANES(k)

@@ -41,8 +41,8 @@ typedef struct DnnPrimitive {
 
 // The description of a convolution's pass. hint: for a backward pass, that of the forward pass.
 // oneDNN lists its newest code first, in which a kernel for batches of small matrix products
-// (brgemm) does the work. Where the matrices would be very small, its older code (jit) is faster,
-// which avoid_brgemm prefers unless brgemm uses AMX.
+// (brgemm) does the work. Where the matrices would be very small, its older code (jit) is faster.
+// avoid_brgemm selects that code, unless brgemm uses AMX.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
 // c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. attr: NULL, or dnn_own_scratch().

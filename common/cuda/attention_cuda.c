@@ -26,7 +26,7 @@ enum { S, DH, H, DS, Q, K, V, DY, DQ, DK, DV, PARTS };
 typedef struct Attention {
     Ops *ops;
     OpSpec spec;
-    Fused *fused;               // or NULL, and what follows
+    Fused *fused;               // or NULL: then the rest is used
     Gemm products[PRODUCTS];
     size_t at[PARTS];           // in scratch memory
 } Attention;
@@ -41,7 +41,7 @@ void *attention_new(const Op *op)
     size_t squares = (size_t)samples * spec->heads * T * T, next = 0;
     // Kernels have 32-bit indices.
     CHECK(shape_count(spec->x) < INT32_MAX, "choose a smaller batch (-b)",
-          "attention reads (%d, %d) numbers: 2^31 - 1 or more, too many", spec->x.n, spec->x.c);
+          "attention reads %d x %d numbers, but the maximum is 2^31 - 2", spec->x.n, spec->x.c);
     device_use(ops->device);
     a->ops = ops;
     a->spec = *spec;

@@ -220,7 +220,7 @@ struct Fused {
     size_t dots_at, sums_at;    // in scratch memory, after cuDNN's part
 };
 
-// cuDNN compiles a plan for about a second, so layers share it.
+// cuDNN takes about a second to compile a plan, so layers share it.
 static const struct FusedPlans *find_plans(Ops *ops, const FusedProblem *f)
 {
     const PlanRules rules = { .handle = ops->main.cudnn };
@@ -250,7 +250,7 @@ void fused_plans_free(Ops *ops)
 }
 
 // The reason why cuDNN's attention is not used, or NULL. Its backward adds up dq in any order, and
-// its dropout does not know our keys. NVIDIA's cudnn-frontend refuses 9.10.0 and 9.10.1, and before
+// its dropout cannot use our keys. NVIDIA's cudnn-frontend refuses 9.10.0 and 9.10.1, and before
 // 9.15.1 works around windows that are not multiples of 128.
 static const char *why_not(const Ops *ops, const OpSpec *s, const FusedProblem *f)
 {
@@ -274,7 +274,7 @@ static const char *why_not(const Ops *ops, const OpSpec *s, const FusedProblem *
     return NULL;
 }
 
-// Once, unless the reason changes.
+// Prints the reason at the first call, and again if it changes.
 static void say(Ops *ops, const char *reason)
 {
     const char *text = reason ? reason : "";

@@ -73,7 +73,7 @@ static bool record_plan(const CudnnPlan *plan, const Trial *t, void *workspace,
     return works;
 }
 
-// Returns the milliseconds of one run; infinite if the engine fails, or its memory is not there.
+// Returns the milliseconds of one run; infinite if the engine fails, or memory for it is missing.
 static float time_plan(const CudnnPlan *plan, void *arg)
 {
     const Trial *t = arg;
@@ -97,7 +97,7 @@ static float time_plan(const CudnnPlan *plan, void *arg)
         CUDA(cudaEventDestroy(end));
         CUDA(cudaEventDestroy(begin));
     }
-    (void)cudaGetLastError();   // of an engine that has lost
+    (void)cudaGetLastError();   // clears the error of an engine that failed
     CUDA(cudaFree(workspace));
     return ms / TRIAL_RUNS;
 }
@@ -108,8 +108,8 @@ static bool is_same(ConvProblem a, ConvProblem b) { return memcmp(&a, &b, sizeof
 // its engines is the fastest. In a race, its best guesses are timed.
 //
 // There is no race if bits must be the same in every run, because each run may have a different
-// winner; if other processes slow down the engines; and for a second batch size, as memory may be
-// short.
+// winner; if other processes slow down the engines; or for a second batch size, because memory may
+// be short by then.
 static const CudnnPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass)
 {
     bool race = !ops->config.deterministic && !ops->device->takes_turns;
@@ -218,7 +218,7 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 }
 
 // cuDNN has no engine that makes f32 gradients from 16-bit tensors. So, as in PyTorch, gradients
-// are rounded to the tensors' type. y is rounded, too, before a bias is added.
+// are rounded to the tensors' type. So is y, before a bias is added.
 static void find_plans(Conv *conv, const ConvProblem *problem)
 {
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {

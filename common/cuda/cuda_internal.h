@@ -68,11 +68,11 @@ struct Ops {
     OpsConfig config;
     cublasLtHandle_t blas;
     Lane main, beside;          // beside: gradients of weights, while main continues with backward
-    Event *forked, *joined;     // main's work when beside begins, beside's when main waits
+    Event *forked, *joined;     // beside waits for `forked` of main; main for `joined` of beside
     bool beside_is_done;
     struct TunedPlan *plans;
     struct FusedPlans *fused;
-    const char *attention;      // what the log said
+    const char *attention;      // what the log said last about attention
     int norm_processes;         // processes that share a BatchNorm batch; 0, 1: none do
     OpsGather norm_gather;
     void *norm_gather_arg;
@@ -100,7 +100,7 @@ void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores
 // --- fused attention: attention_fused.c ----------------------------------------------------------
 
 typedef struct Fused Fused;
-// NULL: attention_cuda.c does it. With DDP_ATTENTION=fused, the log says which of both.
+// NULL: attention_cuda.c computes it instead. With DDP_ATTENTION=fused, the log says so.
 Fused *fused_new(const Op *op);
 void fused_free(Fused *fused);
 void fused_forward(const Fused *fused, const OpArgs *args);

@@ -1,9 +1,9 @@
 // cudnn_graph.h - convolutions and attention through cuDNN's graph API (cuDNN calls it the backend
 // API).
 //
-// cuDNN takes a graph of operations (for a convolution always one) and offers engines that can run
+// cuDNN takes a graph of operations (a convolution is a single one) and offers engines that can run
 // it, best guess first. An engine that is ready to run on a device is an execution plan. A plan can
-// also be made for a described device, which is how plans are tested without a GPU.
+// also be made from the description of a device; tests do this without a GPU.
 #pragma once
 #include "check.h"
 #include "ops/op.h"
@@ -47,8 +47,8 @@ typedef struct ConvProblem {
 
 // The convolution of spec, reduced to its live taps; all tensors of one type.
 ConvProblem conv_problem(const OpSpec *spec, cudnnDataType_t dtype);
-// Does the kernel have one place, where it covers the whole image? Then y = x w^T, a product of two
-// matrices.
+// Does the kernel have only one position, in which it covers the whole image? Then y = x w^T, a
+// product of two matrices.
 bool conv_is_product(const ConvProblem *problem);
 
 typedef enum { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS, PASS_COUNT } ConvPass;
@@ -77,7 +77,7 @@ typedef struct FusedProblem {
 bool fused_plan_new(CudnnPlan *plan, const FusedProblem *problem, bool backward,
                     const PlanRules *rules);
 
-// --- for those who make graphs -------------------------------------------------------------------
+// --- for code that makes graphs ------------------------------------------------------------------
 
 // A new descriptor, one of the plan's parts.
 Descriptor part_new(CudnnPlan *plan, cudnnBackendDescriptorType_t type);
@@ -92,10 +92,10 @@ typedef enum { TENSOR_VIRTUAL, TENSOR_IN_MEMORY, TENSOR_SCALAR } TensorKind;
 Descriptor part_tensor(CudnnPlan *plan, TensorKind kind, int64_t uid, cudnnDataType_t dtype,
                        const int64_t dims[4], const int64_t strides[4]);
 
-// Makes the plan for a graph of these operations, as conv_plan_new does. False: there is none, and
-// the plan is freed.
+// Makes the plan for a graph of these operations, as conv_plan_new does. False: cuDNN has no plan
+// for it, and what *plan held is freed.
 bool graph_plan(CudnnPlan *plan, const Descriptor *operations, int count, cudnnDataType_t dtype,
                 const PlanRules *rules);
-// Runs it, with the memory of each tensor that is not virtual.
+// Runs the plan, with the memory of each tensor that is not virtual.
 cudnnStatus_t graph_run(const CudnnPlan *plan, cudnnHandle_t handle, int count, const int64_t *uids,
                         void *const *pointers, void *workspace);

@@ -302,8 +302,8 @@ void stream_sync(Stream *stream)
     CUDA(cudaStreamSynchronize(stream->handle));
 }
 
-// With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and would not see
-// that another rank is gone. So this waits first, with stream_sync. True: the memory is not pinned.
+// With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and would not
+// notice that another rank is gone. So stream_sync waits first. True: the memory is not pinned.
 static bool sync_if_pageable(Stream *stream, const void *host)
 {
     struct cudaPointerAttributes about;

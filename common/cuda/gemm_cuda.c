@@ -1,7 +1,7 @@
 // gemm_cuda.c - matrix products through cuBLASLt.
 //
-// cuBLASLt proposes an algorithm once, in gemm_new. Each gemm_run uses it, so that equal inputs
-// give equal bits.
+// cuBLASLt proposes an algorithm once, in gemm_new. Each gemm_run uses it, so that the same inputs
+// give the same bits.
 #include "cuda/cuda_internal.h"
 
 #include <string.h>

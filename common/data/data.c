@@ -77,7 +77,7 @@ static const KnownSet *set_named(const char *data)
     return set;
 }
 
-// The set that --data asks for, and where it is: NULL if it is synthetic, or nowhere.
+// The set that --data asks for. *path: where it is; NULL if it is synthetic or was not found.
 static const KnownSet *set_choose(const char *data, const char **path, char found[PATH_MAX])
 {
     const KnownSet *set = known_sets;
@@ -131,7 +131,7 @@ void data_options(Args *args, DataConfig *config)
         { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches",
           .min = 0, .max = 64, .local = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
-          "randomly crop and flip training images (not digits, clothes); text: shift windows" }));
+          "randomly crop and flip training images (not digits or clothes); text: shift windows" }));
     args_check(args, check_options, config);
 }
 
@@ -176,8 +176,8 @@ static bool set_open(Data *data, const DataConfig *config, int64_t seed, Error *
 static bool dataset_cut(Dataset *set, int count, const char *option, const char *name, Error *err)
 {
     if (count > set->count)
-        return error_set(err, "0 uses all samples", "%s %d: %s has only %d such samples", option,
-                         count, name, set->count);
+        return error_set(err, "0 uses all samples", "%s %d: this part of %s has only %d samples",
+                         option, count, name, set->count);
     if (count > 0 && set->pictures)
         pictures_cut(set, count);
     set->count = count > 0 ? count : set->count;

@@ -12,8 +12,8 @@ bool cifar100_read(Data *data, const char *path, const DataConfig *config, Error
 bool idx_read(Data *data, const char *path, const DataConfig *config, Error *err);
 // A text, in windows of config->block bytes.
 bool text_read(Data *data, const char *path, const DataConfig *config, Error *err);
-// The file is a list of words; the text is those lines that have only the letters a to z, in a
-// random order.
+// The file is a list of words. The text consists of its lines that have only the letters a to z, in
+// a random order.
 bool words_read(Data *data, const char *path, const DataConfig *config, Error *err);
 // Images from the seed.
 bool synthetic_make(Data *data, const char *path, const DataConfig *config, Error *err);

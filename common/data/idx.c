@@ -29,12 +29,12 @@ static bool items_read(FileBytes *file, const char *path, int dimensions, size_t
         return false;
     const uint8_t *at = file->bytes;
     if (file->size < header || big_endian(at) != magic)
-        return error_set(err, "", "%s is no IDX file that begins with the number %08x", path,
+        return error_set(err, "", "%s is not an IDX file that begins with the number %08x", path,
                          magic);
     const uint32_t items = big_endian(at + 4);
     if (items == 0 || file->size != header + items * bytes)
-        return error_set(err, "", "%s: its header claims %u items, but it has %zu bytes", path,
-                         items, file->size);
+        return error_set(err, "", "%s: its header claims %u items, but the file has %zu bytes",
+                         path, items, file->size);
     if (dimensions == 3 && (big_endian(at + 8) != SIZE || big_endian(at + 12) != SIZE))
         return error_set(err, "", "%s: its images have %ux%u pixels, not %dx%d", path,
                          big_endian(at + 8), big_endian(at + 12), SIZE, SIZE);

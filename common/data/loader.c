@@ -37,7 +37,7 @@ typedef struct Worker {
     pthread_t thread;
     uint8_t *bytes;         // rows of row_bytes(), host
     int32_t *labels;        // (rows, per_row), host
-    uint8_t *sent;          // images: `bytes` on the device; the same if memory is shared
+    uint8_t *sent;          // images: `bytes` on the device; is `bytes` if memory is shared
     Event *loaded;          // after the work that reads `bytes`
     PictureRoom room;
     uint8_t *picture;       // one, before it is placed on the canvas
@@ -215,7 +215,7 @@ static void slot_load(Worker *worker, int batch)
 
 // --- workers -------------------------------------------------------------------------------------
 
-// Makes the next batch, if there is one. The caller holds the lock; it is released meanwhile.
+// Makes the next batch, if there is one. The caller holds the lock, which is released meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;

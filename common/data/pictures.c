@@ -33,7 +33,7 @@ static int list(const char *path, int (*wanted)(const struct dirent *), struct d
     PROGRESS_DOING("listing", path);
     int count = scandir(path, names, wanted, alphasort);
     if (count <= 0)
-        error_set(err, "", "%s: %s", path, count < 0 ? strerror(errno) : "nothing is in it");
+        error_set(err, "", "%s: %s", path, count < 0 ? strerror(errno) : "nothing in it is usable");
     if (count == 0)
         free(*names);
     return count > 0 ? count : 0;
@@ -111,7 +111,7 @@ bool pictures_open(Data *data, const char *path, const DataConfig *config, Error
     const int size = config->image_size ? config->image_size : 224;
 #ifdef DDP_PICTURES_MISSING
     return error_set(err, "install the package, then build again", "--data %s: this program cannot "
-                     "read pictures: there was " DDP_PICTURES_MISSING, path);
+                     "read pictures: when it was built, there was " DDP_PICTURES_MISSING, path);
 #endif
     if (!set_add(data, &data->train, path, "train", size, err) ||
         !set_add(data, &data->test, path, "val", size, err) ||
@@ -235,7 +235,7 @@ static void weights_of(const Span *span, int i, uint32_t *weights)
     }
 }
 
-// The part of a picture on which its view depends, in an image of side x side pixels.
+// The part of a picture that the view needs for an image of side x side pixels.
 static Rect view_needs(const View *view, int side)
 {
     const int x = first_of(&view->x, 0), y = first_of(&view->y, 0);
@@ -259,8 +259,8 @@ static void rows_mean(const uint8_t *restrict from, size_t step, const uint32_t 
 }
 
 // Resizes a row of pixels to a row in each of the planes red, green and blue. table: for each
-// output pixel its first source pixel, and the weights. All colours are added up at once, in a
-// number with 16 bits for each. The upper 16 bits come from the next pixel, and are not used.
+// output pixel its first source pixel, and the weights. All colours are added up at once, in one
+// number with 16 bits for each. Its upper 16 bits come from the next pixel, and are not used.
 static void row_resize(const uint32_t *table, int taps, int side, bool flip, const uint16_t *row,
                        uint8_t *out)
 {
@@ -315,7 +315,7 @@ void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int si
 
 // --- decoding ------------------------------------------------------------------------------------
 
-#ifndef MOST_PIXELS             // the fuzzer's are fewer
+#ifndef MOST_PIXELS             // the fuzzer sets a smaller limit
 #define MOST_PIXELS 178956970   // as Pillow
 #endif
 

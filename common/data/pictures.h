@@ -4,7 +4,7 @@
 //
 // Classes are the sorted names of train's folders, and label 0 is the first; val has the same ones.
 // Within a class, files are sorted by name, byte by byte. Only names that end in .jpg, .jpeg or
-// .png count, in upper or lower case; hidden ones do not. Symbolic links are followed.
+// .png count, in upper or lower case; hidden files do not. Symbolic links are followed.
 #pragma once
 #include "data/formats.h"
 
@@ -21,8 +21,8 @@ void pictures_close(Dataset *set);
 // Keeps `count` samples of the set, evenly spread, since the set is sorted by class.
 void pictures_cut(Dataset *set, int count);
 
-// What becomes an image, in one direction: output pixel i covers the source pixels from + i * step
-// to from + (i + 1) * step. Only source pixels from low to high - 1 count.
+// The part of a picture that becomes an image, in one direction: output pixel i covers the source
+// pixels from + i * step to from + (i + 1) * step. Only source pixels from low to high - 1 count.
 typedef struct Span {
     double from, step;
     int low, high;
@@ -54,7 +54,7 @@ typedef struct PictureRoom {
 } PictureRoom;
 void picture_room_free(PictureRoom *room);
 
-// Antialiased bilinear resizing, as Pillow's. rgb (at->height, at->width, 3): a part of a picture,
+// Antialiased bilinear resizing, as in Pillow. rgb (at->height, at->width, 3): a part of a picture,
 // with all that the view needs. out (3, side, side): red, green, blue.
 void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int side,
                     PictureRoom *room, uint8_t *out);

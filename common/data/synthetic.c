@@ -1,7 +1,8 @@
 // synthetic.c - images for a network to learn, made from the seed, without a download.
 //
 // Each class has a pattern, GRID x GRID cells of random strength in each colour. An image is the
-// pattern of its class, more or less weak, at a random place (it wraps at the edges), and noise:
+// pattern of its class, of random strength and at a random place (it wraps at the edges), plus
+// noise:
 //
 //   pixel = 128 + strength * pattern[label] + noise
 #include "data/formats.h"
@@ -78,6 +79,6 @@ bool synthetic_make(Data *data, const char *path, const DataConfig *config, Erro
     set_make(&data->train, patterns, seed, FOR_TRAIN);
     set_make(&data->test, patterns, seed, FOR_TEST);
     free(patterns);
-    data_checksum(data, (int64_t[]){ (int64_t)seed, size }, 2 * sizeof seed); // all images follow
+    data_checksum(data, (int64_t[]){ (int64_t)seed, size }, 2 * sizeof seed); // decide all pixels
     return true;
 }

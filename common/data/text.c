@@ -7,9 +7,10 @@
 //   sample 0, T=4   t h e _               labels  h e _ c
 //   sample 1                c a t _       labels  a t _ s
 //
-// Windows do not overlap. In each epoch the loader shifts those of training by a random offset
-// (--no-augment: by none), so the last one must leave room for that. The first 90 % are for
-// training, the rest for testing: test windows between training windows would overlap shifted ones.
+// Windows do not overlap. In each epoch the loader shifts the training windows by a random offset
+// (not with --no-augment), so the last one must leave room for that. The first 90 % of the text is
+// for training, the rest for testing: test windows between training windows would overlap shifted
+// ones.
 #include "data/formats.h"
 #include "rng.h"
 
@@ -18,8 +19,8 @@
 #include <string.h>
 #include <zlib.h>
 
-// Keeps the words of letters a to z, in a random order that is always the same: the first part of a
-// sorted list would not look like its last part. Returns the number of bytes.
+// Keeps the words that have only letters a to z, in a random order that is always the same: the
+// first part of a sorted list would not look like its last part. Returns the number of bytes.
 static int64_t words_shuffle(uint8_t *bytes, int64_t size)
 {
     typedef struct { const char *at; size_t length; } Line;

@@ -13,7 +13,7 @@
 // An activation, and the parts of its gradient: each layer that reads the activation writes one.
 typedef struct Value {
     size_t count;           // for the most rows of a forward; logits: for a full batch
-    void *data;             // of value 0, if images: the caller's memory, of the last forward
+    void *data;             // for value 0, if images: the caller's memory in the last forward
     void *grad[2];
     uint8_t *index;         // max pooling: where each maximum was
     float *mean, *inv_std;  // normalisation: of this batch or row, kept for backward
@@ -31,8 +31,8 @@ static size_t weights_size(const Layer *layer, const Op *op)
                                           : 0);
 }
 
-// Gives parameters and buffers their places in the arenas, and allocates the arenas. Of parameters,
-// the last layer comes first, and weights that have no gradient come last.
+// Gives parameters and buffers their places in the arenas, and allocates the arenas. The parameters
+// of the last layer come first, and weights that have no gradient come last.
 static void lay_out_parameters(Model *model)
 {
     Net *net = model->net;

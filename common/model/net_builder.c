@@ -13,8 +13,8 @@ static int next_part(Net *net, int value)
 {
     int most = value == 0 || adds_gradients(&net->layers[value - 1]) ? 2 : 1;
     CHECK(net->readers[value] < most, "docs/your_network.md says which outputs two layers may read",
-          "the network has more than %d layer%s reading output %d (0: the batch)", most,
-          most > 1 ? "s" : "", value);
+          "more than %d layer%s of the network read%s output %d (0: the batch)", most,
+          most > 1 ? "s" : "", most > 1 ? "" : "s", value);
     return net->readers[value]++;
 }
 
@@ -22,7 +22,7 @@ static Layer *add_layer(Net *net, OpKind kind, int in, const char *name, Extent 
 {
     CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES,
           "raise NET_MAX_LAYERS and NET_MAX_VALUES in common/model/net_builder.h",
-          "the network has %d layers or more, too many", NET_MAX_LAYERS);
+          "the network has too many layers: %d or more", NET_MAX_LAYERS);
     Layer *layer = &net->layers[net->layer_count++];
     layer->kind = kind;
     layer->in = in;

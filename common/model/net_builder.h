@@ -9,7 +9,7 @@ typedef struct Layer {
     char name[56];                  // torch's: "layer1.0.conv1"
     int in, residual, out;          // residual: -1 if there is none
     int in_part, residual_part;     // which parts of its inputs' gradients this layer writes
-    int channels, kernel_h, kernel_w, stride, pad; // of the output; the rest: conv, max pooling
+    int channels, kernel_h, kernel_w, stride, pad; // channels: of the output; rest: conv, max pool
     bool bias, relu, linear;
     bool embeds;                    // its weights are embeddings, of tokens and of positions
     double deviation;               // weights are normal with this deviation, biases 0; 0: both are
@@ -45,7 +45,7 @@ struct Net {
 };
 
 // Each adds a layer at the end and returns the number of its value. At most two layers may read the
-// batch, or the value of net_norm, net_maxpool or net_add. Only one may read any other value.
+// batch, or the value of net_norm, net_maxpool or net_add; one layer may read any other value.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);

@@ -70,7 +70,7 @@ void optim_options(Args *args, OptimConfig *c)
           .needs = "momentum" },
         { "beta1", 0, ARG_DOUBLE, &c->beta1, "B", "AdamW: how much of the mean gradient a step "
           "keeps", .max = 0.999999, .needs = "optim=adamw" },
-        { "beta2", 0, ARG_DOUBLE, &c->beta2, "B", "AdamW: the same, for its mean square",
+        { "beta2", 0, ARG_DOUBLE, &c->beta2, "B", "AdamW: the same, for the mean square gradient",
           .max = 0.999999, .needs = "optim=adamw" },
         { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W",
           "weight decay (AdamW: only for matrices and convolutions)", .max = 1e3 },
@@ -131,7 +131,7 @@ double optim_lr(const OptimConfig *c, int ranks, int64_t step, int64_t steps_per
 
 static bool is_adamw(const Optim *optim) { return strcmp(optim->config->name, "adamw") == 0; }
 
-// As in nanoGPT, weights decay, embeddings among them. Vectors (biases, gamma, beta) do not.
+// As in nanoGPT, weights decay, including embeddings. Vectors (biases, gamma, beta) do not.
 static uint8_t *decays_new(Model *model)
 {
     size_t bytes = model->param_count / PARAM_ALIGN;

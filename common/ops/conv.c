@@ -1,4 +1,4 @@
-// conv.c - what both backends know of a convolution: its output, and its weights in the arena.
+// conv.c - what both backends share of a convolution: its output, and its weights in the arena.
 #include "ops/numbers.h"
 #include "ops/op.h"
 

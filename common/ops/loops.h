@@ -24,8 +24,8 @@
 // CELLS_F32 and ROWS_F32, for f32 only. A team, which computes a row together (FOR_ROW, FOR_PACKS),
 // is a warp of a GPU or one thread of a CPU.
 //
-// Sums have the same bits every time, whatever the number of threads: the matrix alone decides
-// which numbers are a piece, and the sums of pieces are added up in a fixed order, in double.
+// Sums have the same bits every time, whatever the number of threads: only the matrix decides which
+// numbers form a piece, and the sums of pieces are added up in a fixed order, in double.
 #pragma once
 #include "ops/packs.h"
 #ifdef ON_GPU

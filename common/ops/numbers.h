@@ -52,8 +52,8 @@ INLINE uint32_t to_bf16(float value)
     return ((bits & 0x7fffffff) > 0x7f800000 ? bits | 1u << 22 : rounded) >> 16;
 }
 
-// f16: sign, 5 bits of exponent (biased by 15; an f32's by 127), 10 of mantissa. Denormal ones are
-// multiples of 2^-24, which is the last bit of an f32 between 0.5 and 1: adding 0.5 rounds to them.
+// f16: sign, 5 bits of exponent (biased by 15; an f32's by 127), 10 of mantissa. Denormal numbers
+// are multiples of 2^-24, the last bit of an f32 between 0.5 and 1: adding 0.5 rounds to them.
 
 INLINE float from_f16(uint32_t half)
 {

@@ -111,8 +111,8 @@ TOTALS(count_row, count_end, LossJob, 1)
 
 enum { LOSS, CORRECT1, CORRECT5, NOT_FINITE, LOSS_TOTALS };
 
-// The gradient is (softmax(z) - target) * loss scale / rows in the mean. Of a row without a label
-// it is 0.
+// The gradient is (softmax(z) - target) * loss scale / rows in the mean. It is 0 for a row without
+// a label.
 INLINE void loss_row(const LossJob *j, size_t row, double *one)
 {
     const float *z = j->logits + row * j->classes;

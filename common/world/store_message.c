@@ -5,7 +5,8 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
-// sends: MSG_NOSIGNAL, perhaps with MSG_MORE: the rest of the message follows; 0: receives.
+// sends: 0 to receive; else the flags for send: MSG_NOSIGNAL, and MSG_MORE if the rest of the
+// message follows.
 static const char *move(int socket, int sends, void *data, size_t bytes)
 {
     for (char *at = data; bytes > 0;) {
@@ -41,7 +42,8 @@ const char *store_receive(int socket, StoreHead *head, void **value, size_t most
 void store_new_token(char token[STORE_TOKEN])
 {
     unsigned char bytes[16];
-    CHECK(getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "", "getrandom: %s", strerror(errno));
+    CHECK(getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "",
+          "cannot make a random token: getrandom: %s", strerror(errno));
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(token + 2 * i, 3, "%02x", bytes[i]);
 }

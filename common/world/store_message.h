@@ -4,7 +4,7 @@
 #include "store.h"
 #include <stdint.h>
 
-enum { STORE_KEY = 64, STORE_REASON = 200 };    // bytes of a key, of a reason, with their zeros
+enum { STORE_KEY = 64, STORE_REASON = 200 };    // bytes of a key, of a reason, each with its '\0'
 
 typedef enum StoreWhat {
     STORE_HELLO = 0x64647011,           // "ddp" and the version of these messages

@@ -1,7 +1,7 @@
 // store_rank0.c - rank 0's side of the store: admits ranks, keeps values, and watches the records.
 //
-// No answer is sent, and no message printed, while the lock is held: a rank that does not read its
-// answers delays nobody else.
+// No answer is sent, and no message printed, while the lock is held: so a rank that does not read
+// its answers delays no other rank.
 #include "world/store_rank0.h"
 #include "clock.h"
 #include "threads.h"
@@ -39,7 +39,7 @@ static struct {
     Peer *peers, *seen;                 // (size) seen: the watch's copy
     Entry *entries;                     // never freed: answers point to them
     bool over;
-    pthread_mutex_t lock;               // of the three lines above, but for `seen`
+    pthread_mutex_t lock;               // of the three lines above, except for `seen`
 } server = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void lock(void) { pthread_mutex_lock(&server.lock); }
@@ -118,8 +118,8 @@ StoreHead store_answer(int rank, const StoreHead *request, const void *sent, con
     return answer;
 }
 
-// Is there a reason for refusing this process? One that is here may join again: perhaps it gave up
-// waiting for the answer to its HELLO.
+// Is there a reason for refusing this process? A process that is already here may join again:
+// perhaps it gave up waiting for the answer to its HELLO.
 static bool is_refused(const StoreHead *head, const StoreHello *new, char reason[STORE_REASON])
 {
     const StoreConfig *c = &server.config;
@@ -174,7 +174,7 @@ static int admit(int socket)
     return refused ? -1 : hello.rank;
 }
 
-// A connection has closed. Before its first beat a rank has not joined.
+// A connection has closed. A rank that has not beaten yet has not joined.
 static void lose(int rank, int socket)
 {
     Peer *p = &server.peers[rank];
@@ -229,7 +229,8 @@ static void name_peer(const Peer *p, double now, char text[PROGRESS_LINE + 200])
              server.config.size, p->host, p->pid, old, progress_describe(&p->record, how));
 }
 
-// The rule: < 0 if the others wait for a rather than for b, 0 if nothing tells.
+// The rule of store.h: < 0 if the others wait for a rather than for b, 0 if the records do not show
+// that.
 static int64_t compare(const Peer *a, const Peer *b, double now)
 {
     int64_t heard = (now - a->heard < silence) - (now - b->heard < silence);
@@ -237,7 +238,7 @@ static int64_t compare(const Peer *a, const Peer *b, double now)
     return heard ? heard : calls ? calls : epochs ? epochs : a->record.step - b->record.step;
 }
 
-// The records do not tell for whom the others wait: perhaps two ranks are in different calls.
+// The records do not show which rank the others wait for: perhaps two ranks are in different calls.
 static void report_tie(const char *what, double now, bool ends)
 {
     const Peer *seen = server.seen;
@@ -294,7 +295,7 @@ static void report_missing(double now, double waited, bool ends)
          ends ? "missing" : "waiting for", missing);
 }
 
-// Has a rank died? A supervisor that has not ended this process by now has not seen that.
+// Has a rank died? If a supervisor has not ended this process by now, it has not noticed the death.
 static void judge_deaths(double now)
 {
     const Peer *dead = NULL;
@@ -331,8 +332,8 @@ static int64_t look(bool absent, bool *all)
     return signs;
 }
 
-// A run whose steps are longer than the early line shall not print it each time: the line comes
-// after twice the longest pause that has ended so far.
+// A run whose steps take longer than early_line must not print the line in each of them: the line
+// comes only after twice the longest pause that has ended so far.
 static void *watch(void *arg)
 {
     const double timeout = server.config.timeout > 0 ? server.config.timeout : INFINITY;

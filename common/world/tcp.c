@@ -66,7 +66,7 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err)
 
 void tcp_set_library_interface(const char *interface)
 {
-    char exactly[80];       // for NCCL "eth1" alone also matches "eth10"
+    char exactly[80];       // for NCCL, "eth1" alone also matches "eth10"
     snprintf(exactly, sizeof exactly, "=%s", interface);
     setenv("NCCL_SOCKET_IFNAME", exactly, 0);
     if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // Open MPI accepts only one of the two

@@ -44,9 +44,9 @@ struct Backend {
     size_t host_bytes;
 };
 
-// The stream of the latest call of any communicator, if the device has its own memory. All calls
-// then wait for the one before: the GPU's driver runs all jobs in one thread, and two ranks that
-// began with jobs of different communicators would deadlock.
+// The stream of the latest call of any communicator, if the device has its own memory. Each call
+// then waits for the one before it: the GPU's driver runs all jobs in one thread, and two ranks
+// that began with jobs of different communicators would deadlock.
 static Stream *shared_last;
 
 class GlooStore : public gloo::rendezvous::Store {
@@ -130,7 +130,7 @@ struct Job {
     Call call;
 };
 
-// Of all ranks' values in an all_gather.
+// The bytes of a call's values; in an all_gather, of all ranks' values.
 static size_t bytes_of(const Comm *comm, const Call &call)
 {
     size_t parts = call.kind == CALL_ALL_GATHER ? comm->size : 1;

@@ -93,8 +93,8 @@ static void keep_host_order(const World *world)
 }
 
 // NCCL refuses a second rank on a GPU, unless a variable allows it. Before 2.30 there is no such
-// variable. So ranks with different places look like ranks of different machines, and use sockets.
-// NVLink SHARP (NVLS) needs a GPU for each rank. What the user has set is kept. No GPU has run it.
+// variable. So the ranks that share a GPU look like ranks of different machines, and use sockets.
+// NVLink SHARP (NVLS) needs a GPU for each rank. What the user has set is kept. Never run on a GPU.
 static void share_gpus(const World *world)
 {
     char host[2 * MACHINE_NAME + 16];
