@@ -59,8 +59,8 @@ void log_step(Log *log, const LogStep *step);
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // A test's result, as a line; and, if the run only evaluates, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);
-// The end of a run: the hash of the weights, as a line; and, with threads and memory, as the "end"
-// event. Fails if a line of the run could not be printed, unless a pipe's reader had ended.
+// Ends a run: prints the hash of the weights, and writes an "end" event with hash, threads and
+// memory. Fails if a line of the run could not be printed, unless the reader of a pipe had ended.
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // Writes a JSON object on its own line: "event" first, then the members, which it takes over:

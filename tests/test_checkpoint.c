@@ -14,7 +14,8 @@ typedef struct Run {
     TrainState state;
 } Run;
 
-// All numbers differ for each seed and tensor, so that a mix-up shows. The memory of a CPU "device" is the host's.
+// Each seed, tensor and arena has its own numbers, so that a mix-up shows. A CPU "device" uses host memory, so the test
+// can compare it directly.
 static Run new_run(const char *arch, const char *optim, int seed)
 {
     static OptimConfig configs[2];

@@ -9,7 +9,7 @@ small=(--arch lenet --data synthetic --train-samples 192 --test-samples 32 -b 8 
     --epochs 2)
 ulimit -c 0
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
-# command_of forked|launched N: sets `words`
+# command_of forked|launched N: sets `words` to the command that trains N ranks of 03 (forked) or 07 (launched)
 command_of()
 {
     words=("$BUILD/03_ddp_fork/train" -n "$2" "${small[@]}")

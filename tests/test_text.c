@@ -148,7 +148,7 @@ TEST(words_are_letters_in_another_order)
     data_close(&data);
 }
 
-// A text is refused, or long enough for a window of each part, also after the largest shift.
+// A text is either refused, or long enough for a test window, and for a training window even after the largest shift.
 TEST(the_shortest_texts)
 {
     char text[200];

@@ -220,7 +220,7 @@ fi
 clean() { rm -rf "$tmp"; rmdir "$data" 2>/dev/null || true; }
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-mkdir -p "$data" || die "$data: cannot create this directory"
+mkdir -p "$data" || die "$data: cannot create this folder" "can you write to $root?"
 tmp=$(mktemp -d "$data/.$set.XXXXXX") || die "$data: cannot write to this directory"
 trap clean EXIT
 mkdir "$tmp/new"

@@ -321,7 +321,7 @@ cmd_check()
     must_be_begun
     # `./ddp exercise check` builds the step first, unless DDP_BUILD is set.
     [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ] && [ -x "$build/cpu/$finished/train" ] ||
-        die "there are no programs in $build yet" "./ddp setup builds them"
+        die "the programs of this check are not all in $build" "./ddp setup builds them; or unset DDP_BUILD"
     check
 }
 

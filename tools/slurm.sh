@@ -130,7 +130,7 @@ write_files()
 # --- in the cluster -------------------------------------------------------------------------------------------------
 # These functions, except pass_on, run in the keeper or in process 1 of a node.
 
-# pass_on VARIABLE...: exports these variables for a new process, `"$self" inside FUNCTION`.
+# pass_on VARIABLE...: hands these variables to the processes that this one starts with `"$self" inside FUNCTION`.
 pass_on()
 {
     DDP_SLURM_SETTINGS=$(declare -p "$@")

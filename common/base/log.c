@@ -160,8 +160,8 @@ void log_event(Log *log, const char *event, json_t *members)
     enum { FLAGS = JSON_COMPACT | JSON_REAL_PRECISION(9) };
     json_t *line = json_pack("{s:s}", "event", event);
     CHECK(members && json_object_update_missing(line, members) == 0,
-          "jansson (for JSON) is out of memory, or got a text that is not UTF-8",
-          "cannot make the line \"%s\" of the metrics", event);
+          "is memory full, or a name (such as the host's) not UTF-8?",
+          "cannot write the event \"%s\" as JSON", event);
     json_decref(members);
     if (log->metrics && !ferror(log->metrics)) {    // an error was reported when it happened
         json_dumpf(line, log->metrics, FLAGS);

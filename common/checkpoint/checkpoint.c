@@ -315,7 +315,7 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          (long long)saved->seed, (long long)run->seed);
     if (saved->batch_size != run->batch_size) {     // each step then has other samples
         WARN("adapt the learning rate (from 03 on: --lr-scale), or choose -b so that the global "
-             "batch stays the same", "%.300s: global batch %lld -> %lld, so epoch %lld begins%s",
+             "batch stays the same", "%.300s: global batch %lld -> %lld: epoch %lld begins%s",
              path, (long long)saved->batch_size, (long long)run->batch_size,
              (long long)saved->epoch + 1, saved->step > 0 ? " again" : "");
         saved->step = 0;

@@ -99,7 +99,7 @@ static bool read_header(StFile *file, Error *err)
     file->header = json_loadb((const char *)file->bytes + 8, length, JSON_REJECT_DUPLICATES,
                               &error);
     if (!json_is_object(file->header))
-        return error_set(err, damaged, "its header is not an object of JSON");
+        return error_set(err, damaged, "its header is not a JSON object");
     file->tensors = xcalloc(json_object_size(file->header), sizeof *file->tensors);
     json_object_foreach(file->header, name, about)
         if (strcmp(name, "__metadata__") != 0
