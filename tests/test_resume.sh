@@ -59,4 +59,9 @@ resumed=$(hash_of)
 check "and evaluated by the next run" is "$(grep -c '== test' output) $(field late.jsonl epoch top1 | wc -l)" "2 2"
 train --epochs 2
 check "with the weights of an uninterrupted run" is "$resumed" "$(hash_of)"
+# The same where --max-steps ends the run with that epoch: the evaluation is not one of its steps.
+LD_PRELOAD=$TMP/crash.so RANK=0 CRASH_RANK=0 CRASH_TEXT='"name":"evaluate"' CRASH_DO=KILL \
+    expect 137 "== saved" run --max-steps 7 --save last.st --trace last.trace
+train --max-steps 7 --save last.st --resume auto --metrics last.jsonl
+check "evaluated, and an epoch's line" is "$(grep -c '== test' output) $(field last.jsonl epoch top1 | wc -l)" "1 1"
 test_done
