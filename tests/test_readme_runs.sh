@@ -34,10 +34,10 @@ how()
     *": git clone "*) not_run ;;
     *": sed '/Rule 1/d' "*) like "$2; test \$? = 1" ;;
     *": ./ddp bench --help") like "$2" ;;
-    *": ./ddp bench"*) not_run ;;
+    *"./ddp bench"*) not_run ;;
 
     # GPUs, several hosts, root, other tools
-    *": ./ddp bundle"* | *": ./ddp doctor --gpu"* | *": gpu-bundle/tools/"* | *": tar xf "* | \
+    *": ./ddp bundle"* | *"./ddp doctor --gpu"* | *": gpu-bundle/tools/"* | *": tar xf "* | \
         *"--backend cuda-gloo" | *" --master-addr node1 "* | *"mpirun -H node1:2,node2:2 "* | *": torchrun "* | \
         *": kill -KILL "* | *": taskset "* | *": module load "* | *": apptainer "* | *" apptainer exec "* | \
         *": docker "* | *" -n 16 "* | \
