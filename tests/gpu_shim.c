@@ -93,7 +93,7 @@ static void test_cuda(void)
     MUST(cudaFree(other));
 }
 
-// Each rank sends a number to each, also to itself. In a group, the order of the calls does not matter.
+// Each rank sends a number to every rank, itself included. In a group, the order of the calls does not matter.
 static void test_all_to_all(void)
 {
     float numbers[16], *a = on_gpu(sizeof numbers), *b = on_gpu(sizeof numbers);

@@ -35,7 +35,7 @@ typedef struct StepRun {
     StFile file;
     int batch;                  // rows of PyTorch's batch
     Model *model;
-    int rows, targets;          // targets: labels
+    int rows, targets;          // this process's rows, and labels
     float *velocity;            // device
     Scalars *scalars;           // device
     Stats *stats;               // device
@@ -252,7 +252,7 @@ typedef struct Outcome {
 
 typedef void (*Judge)(void *arg, const Outcome *outcome);
 
-// A tensor of an arena in torch's layout, or its change from `old`, unless NULL.
+// Returns a tensor of the arena `new` in torch's layout. With `old`, returns the tensor's change since that arena.
 static inline float *exported(const Model *model, const ModelTensor *tensor, const float *old, const float *new)
 {
     float *before = xmalloc((size_t)tensor->count * sizeof(float));

@@ -32,7 +32,8 @@ static _Atomic int test_passed, test_failed; // atomic: some tests have threads
 static void (*test_list[64])(void);
 static int test_count;
 
-// The process that runs the tests, until test_done. If it exits before, it fails, even if what it tests calls exit(0).
+// The process that runs the tests, until test_done. If it exits earlier, its status reports failure, even if the tested
+// code calls exit(0).
 static pid_t test_process;
 static void test_exits(void)
 {

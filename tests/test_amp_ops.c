@@ -199,7 +199,7 @@ TEST(clipping)
 
 // ==== Conversion to 16 bits and back =============================================================
 
-// test_types.c converts every number. Here arrays have odd lengths, and numbers a factor.
+// test_types.c converts every number. Here arrays have odd lengths, and their numbers are multiplied by a factor.
 static void check_short(Type type, size_t count, float factor)
 {
     float *values = random_floats(count, 51, 3);

@@ -103,10 +103,10 @@ static const int64_t minus_one = -1;
 
 typedef struct Edit {
     const char *name;           // of the tensor that is changed; "ddp." means all of the state and the optimizer
-    const char *dtype;          // NULL, data: NULL: unchanged
+    const char *dtype;          // NULL: unchanged; so is data
     int64_t rows;               // 0: unchanged, -1: tensor missing
     const void *data;
-    bool weights;               // also when only the weights are loaded
+    bool weights;               // refused also (or accepted only) if only the weights are loaded
 } Edit;
 
 static const Edit refused[] = {
@@ -244,7 +244,7 @@ TEST(resuming)
     }
 }
 
-// best_top1 is the score of the .best beside the file that this run saves.
+// best_top1 is the score of the .best file beside the checkpoint that this run saves.
 TEST(the_best_score_belongs_to_a_file)
 {
     const char *mine = test_file("mine", "weights", 7), *other = test_file("other", "weights", 7);

@@ -104,7 +104,7 @@ static void try_collectives(Rank *r, int root)
         try_pairs(r);
 }
 
-// comm_bytes counts the bytes of a call also on ranks that only receive, and the number of a barrier.
+// comm_bytes counts a call's bytes even on ranks that only receive, and 4 bytes for a barrier.
 static void count_bytes(Rank *r)
 {
     comm_all_reduce(r->comm, r->stream, r->mine, 101, COMM_F16);

@@ -56,8 +56,8 @@ static cudnnBackendDescriptor_t profile_new(const DeviceFacts *d)
     return profile;
 }
 
-// From 9.27 on, cuDNN makes no plans without the driver's library. no_driver.c takes its place. False: it is not there,
-// as in a bundle.
+// From 9.27 on, cuDNN makes no plans without the driver's library, so no_driver.c takes its place. Returns false if the
+// library of no_driver.c is not there, as in a bundle.
 static bool load_driver(void)
 {
     char path[4096];

@@ -72,8 +72,8 @@ static double far_from(const float *ours, const double *exact, int64_t count, do
     return sqrt(far / (double)count);
 }
 
-// Exact gradients are PyTorch's in float64. In f32 a gradient is off by at most 1e-5 of its size. In 16 bits it is at
-// most 3 times as far off as PyTorch's autocast, in the geometric mean over all tensors at most 2 times.
+// Exact gradients are PyTorch's in float64. In f32 a gradient may be off by 1e-5 of its size. In 16 bits it may be 3
+// times as far off as PyTorch's autocast, in the geometric mean over all tensors 2 times.
 // (Autocast is more exact: it keeps the residual sum in f32.)
 static void compare(Type type)
 {

@@ -149,7 +149,7 @@ TEST(batches_come_in_order)
 {
     Dataset color = dataset_make(COUNT, 3, 12, 12), gray = dataset_make(COUNT, 1, 9, 14);
     expect_epochs(&color, (Shape){ 0, 3, 12, 12 }, &jittered);
-    expect_epochs(&gray, (Shape){ 0, 1, 12, 17 }, &jittered);      // in the middle of larger ones
+    expect_epochs(&gray, (Shape){ 0, 1, 12, 17 }, &jittered);      // small images in the middle of larger ones
     dataset_drop(&color);
     dataset_drop(&gray);
 }

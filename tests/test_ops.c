@@ -8,7 +8,7 @@
 // the other way. Most checks also allow a small part of the largest result, for sums in f32.
 //
 // On a CPU with bf16 instructions, bf16 is tested a second time without them. Our own loops must give the same bits
-// with any number of threads, and limited to AVX2.
+// with any number of threads, and also when they are limited to AVX2.
 #include "arrays.h"
 #include "check.h"
 
@@ -272,7 +272,7 @@ static void norm_plain_backward(const NormCase *n, const NormArrays *a)
 }
 
 // Ranks that share a batch, in one process: each computes twice, first to contribute its numbers, then with the numbers
-// of all ranks. t: of the two passes.
+// of all ranks. t: the tensors of these two passes.
 enum { MAX_RANKS = 3 };
 static struct {
     int ranks, rank, gathers;
@@ -302,7 +302,7 @@ static NormTensors norm_tensors(Shape channels, const NormArrays *a)
                           empty(channels) };
 }
 
-// args: of the whole batch. Each rank has a part of its images.
+// args: those of the whole batch. Each rank gets a part of the batch's images.
 static void norm_calls(const NormCase *n, Op *const norm[], const OpArgs *args, bool forward)
 {
     for (int complete = shared.ranks == 1; complete < 2; complete++)

@@ -54,8 +54,8 @@ static int ascending(const void *a, const void *b)
     return (difference > 0) - (difference < 0);
 }
 
-// Area, ratio and place of random boxes have these deciles. Values have few digits, so that many are equal: the draws
-// 1.5 % below and above a decile must be at most and at least it.
+// Area, ratio and place of random boxes must have about these deciles: a decile must lie between the draws that are
+// 1.5 % of all draws before and after its place in their order.
 static void expect_deciles(int width, int height, const double *deciles)
 {
     enum { DRAWS = 20000, NEAR = DRAWS * 15 / 1000 };
@@ -111,7 +111,8 @@ TEST(pixels_and_boxes_are_those_of_pillow_and_torchvision)
     EXPECT_EQ_INT(boxes, 4);
 }
 
-// Red and green are coordinates, so that those of an image show the source of its pixels. Blue is full, and stays so.
+// A pixel's red and green are its coordinates, so an image's pixels show where in the picture they come from. Blue is
+// 255 everywhere, and must stay so.
 TEST(crops_and_flips)
 {
     enum { W = 220, H = 150, SIDE = 40 };

@@ -1,10 +1,11 @@
-// The random crops and flips. Philox itself is compared in test_step.c, whose states PyTorch gets from another one.
+// The random crops and flips. Philox itself is tested in test_step.c: there, PyTorch got its states from a different
+// implementation.
 #include "rng.h"
 #include "test.h"
 
 #include <stdlib.h>
 
-// Evenly over its range. With a different seed, epoch or sample, parts of the jitter repeat only as often as by chance.
+// The jitter covers its range evenly. With a different seed, epoch or sample, parts of it repeat only by chance.
 TEST(jitter)
 {
     enum { SAMPLES = 90000 };

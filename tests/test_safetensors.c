@@ -21,7 +21,7 @@ static bool parse(StFile *file, const char *header, size_t data, Error *err)
 
 static const struct { const char *header; size_t data; } hostile[] = {
     { "{" F32("a", "0", "4") "," F32("b", "8", "12") "}", 12 },                     // bytes of no tensor
-    { "{" F32("a", "0", "4") "," F32("b", "2", "6") "}", 6 },                       // bytes of two
+    { "{" F32("a", "0", "4") "," F32("b", "2", "6") "}", 6 },                       // bytes of two tensors
     { "{" F32("a", "0", "4") "," F32("\\u0061", "0", "4") "}", 4 },                 // two of one name
     { "{" T("a", "F31", "[1]", "0", "4") "}", 4 },
     { "{" F32("a", "0", "4") "}", 3 },

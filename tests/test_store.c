@@ -1,5 +1,5 @@
-// test_store.c - how ranks meet at rank 0's store, and who may. No rank trains: each runs a scripted Part. Deaths and
-// hangs in training: test_crashes.sh, test_stuck.sh.
+// test_store.c - how ranks meet at rank 0's store, and which processes it refuses. No rank trains: each runs a scripted
+// Part. Deaths and hangs in training: test_crashes.sh, test_stuck.sh.
 // ctest: SANITIZERS asan tsan LABELS deadlines
 #include "clock.h"
 #include "interrupt.h"

@@ -3,8 +3,8 @@
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 //
 // Calls on a stream append a number to a log. A gate is a call that blocks its stream until the
-// test opens it, so work queued after it cannot run early, however slow the machine is. SOON is
-// the time that wrong work gets to show up in the log.
+// test opens it, so work queued after it cannot run early, however slow the machine is. Before a
+// gate opens, work that runs too early gets the time SOON to show up in the log.
 #include "check.h"
 #include "test_device.h"
 #include "threads.h"

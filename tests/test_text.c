@@ -19,7 +19,7 @@ TEST(tokens_are_the_bytes_that_occur)
     Data data;
     Error err;
     uint8_t bytes[1001];
-    for (int i = 0; i < 1001; i++)          // 0 and 255 are bytes like others
+    for (int i = 0; i < 1001; i++)          // 0 and 255 are bytes like any other
         bytes[i] = (uint8_t[]){ 255, 'b', 0, '\n', 'a' }[philox(1, 2, i).v[0] % 5];
     if (!EXPECT(open_text(&data, test_file("bytes", bytes, sizeof bytes), 8, &err), "%s", err.text))
         return;
@@ -55,7 +55,7 @@ TEST(the_order_depends_on_the_text)
 
 enum { TEXT = 5000, BLOCK = 17, ROW = TEXT_KEY + BLOCK, MOST_ROWS = 40 };
 
-// Counts the wrong numbers of a batch. Sample `id` begins at token id * BLOCK + offset of the set.
+// Counts the wrong numbers of a batch. Sample `id` begins at the set's token id * BLOCK + offset.
 static int wrong_words(const Data *data, const Dataset *set, const Batch *batch, const int32_t *ids,
                        int64_t epoch, int offset)
 {
@@ -119,7 +119,7 @@ TEST(batches_for_any_number_of_workers)
     data_close(&data);
 }
 
-// Of two lines each, one is a word of the letters a to j.
+// Every second line of the list is a word of lower-case letters. The other lines must be left out.
 TEST(words_are_letters_in_another_order)
 {
     enum { WORDS = 500, BYTES = 6 * WORDS };

@@ -290,7 +290,7 @@ static uint64_t bits_of_attention(const char *which, float rate)
 
 static bool is_fused(float rate) { return bits_of_attention("fused", rate) != bits_of_attention("plain", rate); }
 
-// cuDNN's fused attention rounds in other places, so equal bits are not its own. The log has the reason.
+// cuDNN's fused attention rounds in other places, so equal bits show that it did not run. The log has the reason.
 static void fused_attention(void)
 {
     Ops *usual = ops;

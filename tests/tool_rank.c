@@ -18,7 +18,7 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"     // `none`: for parts without a number
 
-static int this, start;         // its rank; how often it was started before
+static int this, start;         // this process's rank; how often it was started before
 
 static const char *variable(const char *name) { return getenv(name) ? getenv(name) : "-"; }
 

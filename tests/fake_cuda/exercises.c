@@ -2,8 +2,8 @@
 // GPU, and all its communicators have the same ranks.
 //
 //   GPU_SLOW=compute:MS | nccl:MS   delays every copy, fill and host function, or every collective, send and receive
-//   GPU_TIMEOUT=S                   ends the run if, for S seconds (default 30; 0: no limit), a rank makes no call and
-//                                   does not wait, or all ranks wait. Prints what these ranks did last
+//   GPU_TIMEOUT=S                   ends the run if for S seconds (default 30; 0: no limit) a rank neither makes a call
+//                                   nor waits, or all ranks wait. Prints what these ranks did last
 //   GPU_TRACE=FILE                  a timeline of all streams and ranks, for https://ui.perfetto.dev
 #include "communicators.h"
 
@@ -19,7 +19,7 @@
 
 const bool fake_step = false;
 char fake_name[24];
-static double slow[2];          // ms by which GPU_SLOW delays copies, fills, host functions; calls of NCCL
+static double slow[2];          // GPU_SLOW's delay (ms): of copies, fills and host functions; of calls of NCCL
 
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
@@ -36,8 +36,8 @@ static void set_rank(int rank, int size)
     snprintf(fake_name, sizeof fake_name, "rank %d", rank);
 }
 
-// Runs before main. Open MPI's variables tell the rank. The ranks of a run share one timeline: MPI_Init waits until all
-// have opened it.
+// Runs before main. Reads the rank from Open MPI's variables. The ranks of a run share one timeline: MPI_Init waits
+// until all have opened it.
 __attribute__((constructor)) static void start(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *size = getenv("OMPI_COMM_WORLD_SIZE");

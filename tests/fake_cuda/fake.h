@@ -55,7 +55,7 @@ int fake_setting(const char *name, int without);
 
 // --- of steps.c, and of exercises.c ----------------------------------------------------------------------------------
 
-extern const bool fake_step;                    // kernels run on the host, and a watchdog watches
+extern const bool fake_step;                    // the steps' mock: kernels run on the host, and a watchdog watches
 extern char fake_name[];                        // what a message begins with
 void fake_beat(void);                           // the program has made a call
 void fake_thread(const char *name);             // this thread runs a stream
@@ -95,7 +95,7 @@ static inline bool fake_on_device(const void *p, size_t bytes)
 static inline void *fake_at(const void *p) { return (char *)(uintptr_t)p + (fake_in_arena(p) ? fake_shift : 0); }
 bool fake_pageable(const void *p);
 bool fake_memory(const void *p, size_t bytes);  // on the device, or pinned
-void fake_need(const void *p, size_t bytes, const char *name);      // work that runs uses it
+void fake_need(const void *p, size_t bytes, const char *name);      // checks memory that running work uses
 
 // --- streams, events, graphs -----------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ typedef struct Op {
 struct CUstream_st {
     cudaStream_t next;
     int device, number;
-    bool blocking;                              // waits for the default stream, and that one for it
+    bool blocking;                              // this stream and the default stream wait for each other
     Op *first, **end;
     uint64_t asked, done;                       // number of ops
     bool destroyed;
@@ -150,7 +150,7 @@ struct CUstream_st {
 struct CUevent_st {
     bool recorded;
     cudaStream_t stream;
-    uint64_t until;                             // the event comes after so many ops of the stream
+    uint64_t until;                             // the event comes after this many ops of the stream
     Graph *graph;                               // or, in a capture, after these nodes
     After after;
 };

@@ -83,7 +83,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
     return CUDNN_STATUS_SUCCESS;
 }
 
-// NULL: it is not set.
+// Returns NULL if the attribute is not set.
 static const Attribute *attribute_of(const Descriptor *d, int name)
 {
     for (int i = 0; i < d->count; i++)
@@ -127,8 +127,8 @@ static int64_t engine_of(const Descriptor *plan)
     return values_of(part_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINE_GLOBAL_INDEX)[0];
 }
 
-// A heuristic offers three engines, which have no notes. The second always fails, and the third in a capture, so both
-// must lose a race.
+// A heuristic offers three engines, all without numerical notes. The second always fails, and the third fails in a
+// capture, so both must lose a race.
 enum { ENGINE, FAILS, FAILS_IN_CAPTURE, ENGINES };
 
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
@@ -155,7 +155,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
 typedef struct Tensor {
     int64_t dims[4], strides[4];        // of (n, c, h, w)
     NumberType type;
-    bool in_memory;                     // of the device: neither virtual nor a scalar
+    bool in_memory;                     // in the device's memory: neither virtual nor a scalar
     void *p;
     const Descriptor *made_from;
     float scalar, *array;               // in a formula; the array is as tensor_copy makes it
@@ -169,7 +169,7 @@ static Tensor tensor_of(const Descriptor *d, const Descriptor *pack)
     int64_t type = values_of(d, CUDNN_ATTR_TENSOR_DATA_TYPE)[0];
     Tensor t = { .type = type == CUDNN_DATA_HALF       ? NUMBER_F16
                          : type == CUDNN_DATA_BFLOAT16 ? NUMBER_BF16
-                                                       : NUMBER_F32,    // also for virtual integers
+                                                       : NUMBER_F32,    // also for types that only virtual tensors have
                  .in_memory = !scalar && !attribute_of(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL), .made_from = d };
     memcpy(t.dims, values_of(d, CUDNN_ATTR_TENSOR_DIMENSIONS), sizeof t.dims);
     memcpy(t.strides, values_of(d, CUDNN_ATTR_TENSOR_STRIDES), sizeof t.strides);
@@ -206,7 +206,7 @@ static float *tensor_array(const Tensor *t, bool zero)
 {
     float *array = calloc((size_t)tensor_count(t), sizeof *array);
     if (zero)
-        *array = t->scalar;             // 0 for others
+        *array = t->scalar;             // 0 if the tensor is not a scalar
     else
         tensor_copy(t, array, false);
     return array;
@@ -238,7 +238,7 @@ static void move_window(const Convolution *c, float *x, float *window, int64_t n
     }
 }
 
-// One output pixel: y has its channels, and w a kernel for each.
+// One output pixel: y has a number for each of its channels, and w a kernel for each.
 static void multiply(Pass pass, float *window, float *w, float *y, int64_t size, int64_t kernels)
 {
     for (int64_t k = 0; k < kernels; k++, w += size) {
@@ -323,7 +323,7 @@ typedef struct Formula {
     void *workspace;
 } Formula;
 
-// NULL: the formula does not have it.
+// Returns NULL if the formula does not have this tensor.
 static Tensor *tensor_from(Formula *f, const Descriptor *d)
 {
     for (int i = 0; i < f->count; i++)
@@ -347,7 +347,7 @@ static Formula formula_of(const Attribute *operations, const Descriptor *pack)
     return f;
 }
 
-// The number of head h of sample n, at row i and column j. Along a side of length 1, one number is for all.
+// The number at row i and column j of head h of sample n. A side of length 1 repeats its one number.
 static const float *at(const Tensor *t, int64_t n, int64_t h, int64_t i, int64_t j)
 {
     const int64_t *d = t->dims;
@@ -381,7 +381,7 @@ static float fold(const Tensor *x, const Tensor *b, bool max, int64_t n, int64_t
     return result;
 }
 
-// Each kind of operation has its own names of attributes; 0: none. A reshape is a transpose.
+// Each kind of operation has its own names of attributes; 0: it has no such attribute. Our reshapes only transpose.
 static void run_operation(Formula *f, const Descriptor *o)
 {
     enum { TYPE, X, B, CHOICE, Y, HOW, MODE, NAMES };
@@ -627,7 +627,7 @@ static void run_products(void *arg)
     }
 }
 
-// c and d are the same matrices.
+// Our programs pass the same matrices as c and d.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,

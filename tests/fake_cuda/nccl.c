@@ -1,8 +1,8 @@
 // nccl.c - NCCL, for fake.h, as far as exercises/gpu/nccl.h declares it.
 //
 // A communicator is a file in $TMPDIR that its ranks map. In the file are rooms, where ranks meet: a barrier, and a
-// place for each rank's values. All ranks meet in the first room; in each of the others, a rank that sends to one that
-// receives. A rank waits for a lost rank until the communicator is aborted or the process ends.
+// place for each rank's values. All ranks meet in the first room; in each of the others, a sender meets a receiver. A
+// rank waits for a lost rank until the communicator is aborted or the process ends.
 #include "communicators.h"
 #include "numbers.h"
 
@@ -62,7 +62,7 @@ typedef struct Call {
     Lane *lane;
     char span[40], wait[80];
     Stage stage;
-    int round;                  // of the room, in which this rank has arrived
+    int round;                  // the room's round in which this rank has arrived
 } Call;
 
 // The calls of a group on one stream.
@@ -212,7 +212,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
-// Its calls may still be running, so nothing is freed.
+// Calls of the communicator may still be running, so nothing is freed.
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     check_graphs(comm, "ncclCommAbort");
@@ -381,7 +381,7 @@ ncclResult_t ncclGroupEnd(void)
     return --group_depth ? ncclSuccess : enqueue();
 }
 
-// The names of sends and receives are for exercises/check.sh, and for exercises/gpu-3_ring/check.sh.
+// exercises/check.sh and exercises/gpu-3_ring/check.sh look for the names of sends and receives.
 static void name_call(Call *c)
 {
     int peer = c->doing.root, own = c->comm->rank, number = c->comm->number;

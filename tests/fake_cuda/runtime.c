@@ -167,7 +167,8 @@ static void *map(size_t bytes, int access)
     return p;
 }
 
-// Kernels that run on the host need the memory where the program thinks it is. Without them, nothing is there.
+// The steps' kernels run on the host, so the memory must be at the program's addresses. For the exercises it is not: a
+// program that uses such an address on the host must fail.
 static char *arena_take(size_t bytes)
 {
     size_t all = (size_t)FAKE_PAGE * FAKE_PAGES;
@@ -285,7 +286,7 @@ static void delay(const Op *op, unsigned *seed)
         nanosleep(&(struct timespec){ left / 1000000000, left % 1000000000 }, NULL);
 }
 
-// Called by a stream's thread with the lock held, which it releases while it works.
+// Called by a stream's thread with the lock held. Releases the lock while the op works.
 static void op_run(Op *op, unsigned *seed)
 {
     while (op->other && op->other->done < op->until)
@@ -431,7 +432,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return cudaSuccess;
 }
 
-// A query is no progress, and any thread may ask.
+// A query does not count as progress, and any thread may make one.
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     stream = find_stream(stream, "cudaStreamQuery");
@@ -481,7 +482,7 @@ void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const
 }
 
 typedef struct Copy {
-    const char *name;           // NULL: garbage
+    const char *name;           // NULL: it writes garbage
     void *to;
     const void *from;           // NULL: `value` is written
     int value;

@@ -44,7 +44,7 @@ Thread table[MAX_THREADS];
 Thread *self;
 jmp_buf scheduler;
 jmp_buf fibers[MAX_THREADS];    // where each stopped
-int made;                       // fibers
+int made;                       // fibers so far
 std::vector<int> idle;
 char *stacks;                   // (MAX_THREADS, STACK)
 unsigned epoch;                 // number of barriers and blocks so far

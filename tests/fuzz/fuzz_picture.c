@@ -1,5 +1,5 @@
-// fuzz_picture.c - libFuzzer target for pictures: one must be refused, or become an image, whole and cropped. No
-// allocation may be much larger than its pixels.
+// fuzz_picture.c - libFuzzer target for pictures: each must be refused, or become an image, whole and cropped. No
+// allocation may be much larger than the largest picture that is allowed.
 #include "data/pictures.h"
 #include "fuzz.h"
 

@@ -11,8 +11,8 @@
 //                                   (not in the write, since a write may take long)
 //   CRASH_WHOM=parent               send the signal to the parent; other values: to the parent's group, as Ctrl-C does;
 //                                   default: to the watched rank
-//   CRASH_NOTE=file                 write the target's process id (a group's: negative) to this file, whose time is the
-//                                   moment of the crash
+//   CRASH_NOTE=file                 write the target's process id (a group's: negative) to this file; the file's
+//                                   modification time is then the moment of the crash
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>

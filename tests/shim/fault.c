@@ -4,7 +4,7 @@
 //   FAULT_PATH=saved/   watch only calls on paths that contain this text, and on files opened by such
 //                       paths; not set: watch nothing
 //   FAULT_RANK=1        watch only in the process with RANK=1
-//   FAULT_CALL=fsync    count only these calls: write, fsync, rename, open, close, unlink; default: any of these; read
+//   FAULT_CALL=fsync    count only these calls: write, fsync, rename, open, close or unlink (default: all six), or read
 //   FAULT_AT=3          act on the third counted call (from 1); default: on none
 //   FAULT_DO=fail       what to do: fail with EIO; "kill": SIGKILL before the call; "wait5000": delay it by 5000 ms
 //   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp 4096"
@@ -116,7 +116,7 @@ static ssize_t stream_write(void *fd, const char *bytes, size_t size)
 
 static int stream_close(void *fd) { return close((int)(intptr_t)fd); }
 
-// The C library's streams do not call the functions of this file, so a watched file gets a stream that does.
+// The C library's streams do not call the functions of this file, so a watched file gets a stream that calls them.
 static FILE *stream;
 static int stream_fd;
 
