@@ -52,7 +52,7 @@ sub learn_options
             }
         }
     }
-    for (map { slurp($_) } glob('exercises/*/change.patch')) {         # options of the learner's program only
+    for (map { slurp($_) } glob('exercises/*/change.patch')) {         # options that only a learner's program has
         $known{"--$1"} = 1 while /^\+ +\{ "([\w-]+)", /mg;
     }
     for (slurp('docs/pytorch.md') =~ /^\| (`--.*?) \|/mg) {              # options that other programs have
@@ -70,8 +70,8 @@ sub stands_for
     return $word =~ /\.\.\.|[*<>\[\]{}]/ || $word =~ s/README|LICENSE//r =~ /(?<![a-z])[A-Z]{2,}(?![a-z])/;
 }
 
-# Each option of a command must be one of the program's that the command starts, if it is one of ours. "train" and
-# "launch" on a step's page are that step's. An exercise may have a program with other options.
+# If a command starts a program of ours, the program must have each of the command's options. "train" and "launch" on a
+# step's page are that step's. An exercise may have a program with other options.
 sub check_options
 {
     my ($code) = @_;
@@ -252,8 +252,8 @@ sub check_document
 
 # --- commands to run ------------------------------------------------------------------------------------------------
 
-# True for a command to type, false for a mere program's name. In a block, ./ddp or a path may stand alone; in a span,
-# only a step's program such as build/cpu/01_single_gpu/train.
+# True for a command to type, false if a program is only named. In a block, ./ddp or a path without arguments is a
+# command; in a span, only a step's program such as build/cpu/01_single_gpu/train is.
 sub is_command
 {
     my ($code, $in_block) = @_;

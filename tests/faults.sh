@@ -33,7 +33,8 @@ list()
     done
 }
 
-# Over an old copy, copies only newer files, so that little is recompiled.
+# Brings the copy of the sources up to date and configures it. Replaces only files that are older than the source's, so
+# that little is recompiled.
 copy()
 {
     local cuda=OFF file

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # hosts.sh - several hosts on one machine, for tests that need a network:
 #
-#   hosts.sh run N COMMAND...     makes node1 ... nodeN and runs the command on a host connected to them all. When it
-#                                 ends, the hosts and all their processes end too. Status 77: not possible here
+#   hosts.sh run N COMMAND...     makes node1 ... nodeN and runs the command on a host connected to them all. When the
+#                                 command ends, so do the hosts and all their processes. Status 77: not possible here
 #
 # Within that command:
 #   hosts.sh on HOST COMMAND...   runs a command there, with the hostname and the networks of that host

@@ -33,7 +33,7 @@ class Run:
         os.makedirs(f"{name}/files")
         server = f"python3 '{TOOLS}/watch.py' $$ files/trace files/metrics files </dev/null >/dev/null & "
         server = server if watch else ""
-        self.out = open(f"{name}/out", "w+", encoding="utf-8")      # a pipe would fill
+        self.out = open(f"{name}/out", "w+", encoding="utf-8")      # a pipe would fill up
         self.process = subprocess.Popen(
             ["bash", "-c", f'{server}exec "$@"', "-", LAUNCH, "--max-restarts", "3", "-n", "3", "--", TRAIN, *OPTIONS,
              str(samples), "--trace", "files/trace", "--metrics", "files/metrics"],
@@ -55,7 +55,7 @@ class Run:
 
     def expect_gone(self):
         """The server has ended, its port is free, and its folder is removed."""
-        time.sleep(0.3)         # it waits for the pages to get the last events
+        time.sleep(0.3)         # the server waits this long for the pages to get the last events
         until = time.monotonic() + 5
         while os.path.exists(f"{self.name}/files") and time.monotonic() < until:
             time.sleep(0.05)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # run.sh SECONDS COMMAND... - runs one test, and ends with its exit status. The test gets its own scratch
 # directory, $TMP, which is deleted afterwards. A test that takes longer than SECONDS is ended, and fails. A
-# status of 0 becomes 1 if the test leaves a process. If a file of $NEEDS (a list with colons) is not there, the test is
-# skipped.
+# status of 0 becomes 1 if a process of the test is still running. If a file of $NEEDS (a list with colons) is not
+# there, the test is skipped.
 set -u
 limit=$1
 shift

@@ -105,12 +105,12 @@ check "with all other options" goes_on --amp fp16 --growth-interval 5 --accumula
 check "the scale had grown" [ "$(last_of loss_scale m.0.jsonl)" != 65536 ]
 check "AdamW: skipped steps do not count as updates" goes_on --amp fp16 --optim adamw --growth-interval 1
 check "some were skipped" grep -q "skipped: [1-9]" out
-# Step 04 saves a loss scale of 1, which 05 takes as none.
+# Step 04 saves a loss scale of 1, which 05 reads as "no loss scale".
 expect 0 "" "$older/train" "${lenet[@]}" --max-steps 8 --save old.st
 expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --resume old.st
 expect 0 "== test: " "$train" -e --resume old.st "${lenet[@]}" --amp bf16
 
-# In rank 1 it puts an infinity into the fifth message.
+# This program puts an infinity into rank 1's fifth message.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 check "an overflow: builds" build_with overflow 05_ddp_amp ddp.c "$reduce" "static int messages;
     if (comm_rank(comm) == 1 && ++messages == 5) grads[7] = 1.0f / 0.0f; $reduce"

@@ -156,7 +156,8 @@ give_up() # give_up WHAT
 
 # --- faults ---------------------------------------------------------------------------------------------------------
 
-# With one launcher per host, ranks that still wait for the dead rank may connect to its replacement. The run continues.
+# With one launcher per host, ranks that still wait for the dead rank may connect to its replacement. The run then
+# continues.
 met_the_next() { [ ${#names[@]} = 2 ] && no_orphans && stamped=$(stamp) && await 3000 goes_on; }
 
 must_go()

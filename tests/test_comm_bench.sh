@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# comm_bench with ranks of its own, as a launcher's ranks (-n 0), and as the only rank. Also tools/network.sh, which
-# compares comm_bench's numbers with those of known networks.
+# comm_bench starts its own ranks, or is one of a launcher's ranks (-n 0), or the only rank. Also tools/network.sh,
+# which compares comm_bench's numbers with those of known networks.
 . "$SRC/tests/test.sh"
 bench=$BUILD/comm_bench
 

@@ -39,7 +39,7 @@ strike()
     echo "$how $n" >"$name/ranks"
     {   # hides the shell's reports of killed processes
         (   cd "$name" || exit
-            trap '' CHLD        # as some shells pass it on: it must hide no death
+            trap '' CHLD        # some shells start programs like this; deaths must be noticed all the same
             exec setsid env CRASH_CASE="$name-$$" LD_PRELOAD="$TMP/crash.so" CRASH_NOTE=struck "$@" "${words[@]}" \
                 --resume net --save net --trace trace --timeout 3 >out 2>err ) &
         wait $!

@@ -42,7 +42,7 @@ expect 0 "usage:" "$alone/train" --help
 expect 0 "weight hash" "$alone/train" -n 2 -a lenet --data synthetic --max-steps 1 --threads 1
 expect 1 "cannot read pictures: when it was built, there was no libpng (libpng-dev)" "$alone/train" --data /tmp
 
-# Without Open MPI there is 04, but not for mpirun.
+# Without Open MPI, 04 is built without support for mpirun.
 expect 0 "ranks of mpirun: left out: no Open MPI (libopenmpi-dev openmpi-bin)" cmake -S 04_ddp_launcher \
     -B "$TMP/no_mpi" -DDDP_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
 expect 0 "" cmake --build "$TMP/no_mpi" --parallel

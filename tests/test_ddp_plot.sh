@@ -58,7 +58,7 @@ cat >run.json <<'JSON'
 ]
 JSON
 
-# A resumed run looks like one that was not interrupted, and a loss of null is no point.
+# A resumed run looks like one that was not interrupted, and a loss of null gives no point.
 { metrics 3 9.9; printf '{"event":"step","epoch":3,"st\n'; metrics 3 2.4; } >resumed.jsonl
 { echo '{"event":"step","epoch":4,"step":10,"steps":100,"loss":null,"acc":10.0,"running_loss":1,"running_acc":2}'
   printf '{"event":"step","epoch":4,"step":5,"steps":100,"loss":7,"a'; } >>resumed.jsonl

@@ -8,8 +8,8 @@
 train=$BUILD/03_ddp_fork/train
 small=(--arch lenet --data synthetic --train-samples 480 --test-samples 32 -b 8 --threads 1 --seed 3 --epochs 2)
 
-# from CONDITION: prints C code for ddp.c. In it, `now` is true in rank 1 if its number of gradient messages meets
-# CONDITION.
+# from CONDITION: prints C code for ddp.c. In this code, `now` is true in rank 1 if the number of the rank's gradient
+# messages meets CONDITION, such as ">= 3".
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; bool now = comm_rank(comm) == 1 && ++messages $1;"; }
 

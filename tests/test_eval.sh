@@ -56,7 +56,7 @@ expect 0 "weight hash" "$older/train" --arch resnet18 --data synthetic --train-s
 any "resnet18" "3" 42 8 "${resnet[@]}" --amp off
 
 # The padded shares of 3 ranks are the images 0 3 6, 1 4 0 and 2 5 1. Where percentages of batches of 2 are averaged,
-# the third image of a rank counts as much as its other two.
+# a rank's third image counts as much as its first two together.
 exact() { is "$(field naive.0.jsonl naive top1)" "$(field naive.0.jsonl eval top1)"; }
 check "naive: 3 ranks, batches of 2" shown evaluate naive 3 7 2 --show-naive
 awk -F, 'NR > 1 { r[NR - 2] = 100 * ($2 == $3) }

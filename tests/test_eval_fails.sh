@@ -19,7 +19,7 @@ echo index,label,old >all
 expect 0 "weight hash" "$train" "${small[@]}" --max-steps 2 --predictions all
 check "no evaluation: the old file" test "$(cat all)" = index,label,old
 
-changed() # changed FILE TENSOR NUMBERS...: net.st with other first numbers in a tensor, in octal, the low byte first
+changed() # changed FILE TENSOR NUMBERS...: net.st, but TENSOR begins with these numbers (octal bytes, low one first)
 {
     local header offset
     header=$(od -An -N8 -t u8 net.st)
@@ -35,7 +35,8 @@ changed nan.st fc.weight "${largest[@]}"
 expect 3 "hint: load an earlier checkpoint" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan
 check "no result" not says "== test"
 check "no file" test ! -e nan
-# With one bias of 1e30, so is the loss of each image of another class. Each counts as 2^30, or the sum would overflow.
+# With one bias of 1e30, each image of another class has a loss of 1e30. It counts as 2^30; otherwise the sum would
+# overflow.
 changed large.st fc.bias '\312\362\111\161'
 expect 0 "== test" "$train" "${small[@]}" -e --init large.st --metrics large
 check "a mean of large losses: $(field large eval test_loss)" \

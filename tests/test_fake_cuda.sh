@@ -15,14 +15,14 @@ check "03, with Gloo, is linked" mpicc "$tree"/03_ddp_fork/CMakeFiles/03_ddp_for
     "$fake"/fake_cuda/*.o "$fake"/simt/*.o "$tree/libddp_cuda-gloo.a" -o 03-gloo \
     -fopenmp -lgloo -lstdc++ -ljansson -lz -ljpeg -lpng -lm -lpthread
 
-# 2 epochs of 5 batches, the last one short, so that steps are launched directly, recorded and replayed. Each of two
-# ranks gets half of a batch.
+# 2 epochs of 5 batches, so that steps are launched directly, recorded and replayed. With one process the last batch is
+# short. Each of two ranks gets half of a batch; the sampler fills up the last one.
 common=(--arch lenet --data synthetic --image-size 28 --train-samples 19 --test-samples 8 --seed 3 --epochs 2)
 one=(-b 4 "${common[@]}")
 two=(-b 2 "${common[@]}")
 safe=(--slow-network 1e6)       # steps are not recorded
 
-# like HASH COMMAND...: these weights and the same results, whatever the delays.
+# like HASH COMMAND...: the command ends with weights of this hash and, whatever the delays, the same results.
 like()
 {
     local wanted=$1 terms

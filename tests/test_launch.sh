@@ -42,8 +42,8 @@ check "nothing is printed" test ! -s output
 
 # --- deaths ----------------------------------------------------------------------------------------------------------
 
-# Each line: what rank 1 of 3 does, launch's exit status, and what launch prints about rank 1. "-": nothing, since what
-# one of our ranks prints before this status is enough. Ranks that launch ends are not named.
+# Each line: what rank 1 of 3 does, launch's exit status, and what launch prints about rank 1. "-": nothing, since our
+# programs explain such a status themselves. Ranks that launch ends are not named.
 while read -r does status text; do
     begun=$EPOCHREALTIME
     expect "$status" "" "$launch" -n 3 -- "$rank" 0=catch,wait 1=deaf,sleep300,$does 2=deaf,wait
@@ -75,7 +75,7 @@ check "no process is left" nothing_left
 expect 0 "" "$launch" -n 2 -- "$rank" 1=child,sleep200
 check "no process is left after a successful run" nothing_left
 
-# A script between launch and rank, which starts its program without exec, ends with launch; its rank ends with it.
+# If launch dies, so does a script that it started, and the rank that the script started without exec.
 printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
 chmod +x script.sh
 # abandoned N COMMAND...: kills the launcher when N processes have printed "ready". No rank may outlive it.
@@ -93,8 +93,8 @@ abandoned 2 "$launch" -n 2 -- ./script.sh "$rank" all=follow,deaf,wait
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 answer="stopping after this step or evaluation; Ctrl-C again stops at once"
-# asked SIGNAL TIMES STATUS MOST RULE...: launch gets SIGNAL TIMES times. It answers, ends with STATUS within MOST s of
-# the last one, and names no rank.
+# asked SIGNAL TIMES STATUS MOST RULE...: launch gets SIGNAL TIMES times. It prints that it stops, ends with STATUS
+# within MOST s of the last signal, and names no rank.
 asked()
 {
     local i

@@ -56,8 +56,8 @@ static Progress pass(Model *model, const float *images, const float *final)
     seed_backward(model, 4);
     model_backward(model, on_ready, &p);
     EXPECT_EQ_INT(p.next, model->ready_count);
-    // 20 convolutions and fc have a range each. Each of 20 norms has its own too, unless (with ops_beside) it is part of
-    // the range before it.
+    // 20 convolutions and fc have a range each. So has each of 20 norms, unless (with ops_beside) it shares the range
+    // before it.
     EXPECT_EQ_INT(p.calls, 20 + 1 + (ops_beside ? 0 : 20));
     return p;
 }

@@ -37,7 +37,7 @@ last=
 for isa in AVX2 AVX512_CORE ALL; do
     now=$(DNNL_MAX_CPU_ISA=$isa DNNL_VERBOSE=1 "$BUILD/05_ddp_amp/train" -a lenet --data mnist --max-steps 1 -b 2 |
         grep -o 'info,cpu,isa:.*')
-    [ "$now" != "$last" ] || continue       # the same instructions as up to the last limit
+    [ "$now" != "$last" ] || continue       # the same instructions as with the previous limit
     last=$now
     types=(off)
     [ $isa != ALL ] || types+=(bf16)        # else it is emulated, in f32

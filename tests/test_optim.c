@@ -10,8 +10,8 @@
 // Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes in the warm-up
 //   epoch += (batch_idx + 1) / len(train_loader)
 //   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
-// Python's `fractions` module gave 0.0106 and 0.016. The other rates were computed by hand. With 3 ranks and a warm-up of
-// 2.5 epochs, the rate is 0.01 (1 + 2 epoch / 2.5). --lr-scale multiplies the rates of each schedule.
+// Python's `fractions` module gave 0.0106 and 0.016. The other rates were computed by hand. With 3 ranks and a warm-up
+// of 2.5 epochs, the rate is 0.01 (1 + 2 epoch / 2.5). --lr-scale multiplies the rates of each schedule.
 static const struct {
     const char *options;
     int ranks, step, steps, epochs;         // steps: of an epoch

@@ -64,7 +64,7 @@ how()
     *": ./ddp why run.json"*) prints='' && like "$2" ;;
 
     *": ./ddp run" | *": ./ddp run --watch" | *": ./ddp why" | *": ./ddp plot" | \
-        *": ./ddp say" | *": tools/scaling_model fit") ;;     # names, nothing to type
+        *": ./ddp say" | *": tools/scaling_model fit") ;;     # only named on the page, not to be typed
     *) otherwise "$@" ;;
     esac
 }

@@ -15,7 +15,7 @@ fits()
             grep -qE 'weights (0\.999|1\.000). (1\.999|2\.000). (2\.999|3\.000). (3\.999|4\.000).,' output
     done
 }
-# broken RULE: deletes it from line.c, which then fails
+# broken RULE: without the lines of this rule, line.c must fail
 broken()
 {
     sed "/$1/d" line.c >broken.c
@@ -48,7 +48,7 @@ for file in ddp broadcast sampler; do cp "$SRC/03_ddp_fork/$file".[ch] perceptro
 cp "$SRC/03_ddp_fork/ddp_naive.c" .
 
 strict=(-std=c11 -Wall -Wextra -Wno-unused-parameter -Werror)
-# perceptron NAME SOURCES...: builds it from these files.
+# perceptron NAME SOURCES...: builds the program NAME from these files.
 perceptron()
 {
     mpicc "${strict[@]}" -Iperceptron -I"$SRC/exercises/gpu" -o "$@" "$tree/libgpu_shim.so" -Wl,-rpath,"$tree" -lm

@@ -79,8 +79,8 @@ same_bits()
     check "launch on each node" grep -qF "global rank: 3 of 4: environment" "$TMP/output"
 }
 
-# adding HEADING: prints the name of a copy of job.sbatch with the lines below this heading of docs/slurm.md, whose
-# numbers of ranks and cores now fit this cluster.
+# adding HEADING: makes a copy of job.sbatch with the lines below this heading of docs/slurm.md, and prints its name.
+# The numbers of ranks and cores in these lines are changed to fit this cluster.
 adding()
 {
     local file=${1// /_}.sbatch
@@ -97,7 +97,8 @@ adding()
         END { exit found != 2 }' lines "$script" >"$file" && echo "$file"
 }
 
-# The lines of docs/slurm.md for what a cluster adds. The program prints what a rank sees.
+# Tries the lines that docs/slurm.md adds to job.sbatch for some clusters. The program `sees` prints which GPUs and how
+# many cores a rank has.
 additions()
 {
     local job name
@@ -132,7 +133,7 @@ END
     expect 0 "status 2" done_with "$job"
 }
 
-# What must not start again.
+# A program that fails must not be started again.
 starts()
 {
     local job

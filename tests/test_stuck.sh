@@ -38,7 +38,7 @@ pause()         # a stopped rank, for 13 s
     echo "status $?"
     cat pause.run
 }
-# late RANK OPTION...: the other rank starts 12 s later, or never.
+# late RANK OPTION...: starts RANK with these options. The other rank starts 12 s later or, if there are options, never.
 late()
 {
     local port=$((10000 + ($$ + 10 * $1 + $#) % 20000)) status=0
@@ -56,7 +56,7 @@ late_1() { late 1; }
 never_0() { late 0 --timeout 3; }
 never_1() { late 1 --timeout 3; }
 
-# They mostly wait, so they run at once.
+# They mostly wait, so they run at the same time.
 all=(endless_read slow_fsync pipe pause late_0 late_1 never_0 never_1)
 for name in "${all[@]}"; do
     { $name >"$name.out" 2>&1; echo "exit $?" >>"$name.out"; } &

@@ -58,7 +58,8 @@ done
 check "1 and 4 processes: all tensors" "$BUILD/../tests/tool_compare_weights" 1.st 4.st 0
 check "1 and 4 processes: the same evaluation" diff 1.out 4.out
 
-# BatchNorm over all ranks: those of a process take turns. An epoch of convnet has 7 steps, the last one with one row.
+# BatchNorm over all ranks: the virtual ranks of a process take turns. An epoch of convnet has 7 steps, the last one
+# with one row.
 alike "1 2 4" "${convnet[@]}" --virtual-ranks 4 --sync-bn
 together=$hash
 alike "1 4" "${convnet[@]}" --virtual-ranks 4
@@ -67,7 +68,7 @@ expect 0 "" ranks 4 "${convnet[@]}" --sync-bn --max-steps 3 --save real.st
 expect 0 "" ranks 1 "${convnet[@]}" --sync-bn --max-steps 3 --save virtual.st --virtual-ranks 4
 check "real ranks with --sync-bn" "$BUILD/../tests/tool_compare_weights" virtual.st real.st 1e-5
 
-# Real ranks are 05's: the exercise's program divides by the rows of a batch in its own way.
+# The real ranks run 05, since the exercise's program divides by the rows of a batch in its own way.
 few=("${lenet[@]}" --max-steps 10)
 expect 0 "" "$BUILD/05_ddp_amp/launch" --nproc-per-node 4 --max-restarts 0 -- "$BUILD/05_ddp_amp/train" \
     --data synthetic --threads 1 --seed 3 "${few[@]}" --save real.st
