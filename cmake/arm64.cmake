@@ -12,8 +12,8 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 
-# Where the linker finds the libraries that libraries need. Then Open MPI's files: CMake cannot run
-# its mpicc, a program for arm64.
+# Where the linker finds the libraries that other libraries need. Then Open MPI's files: CMake cannot
+# run its mpicc, a program for arm64.
 set(lib "${ARM64_ROOT}/usr/lib/aarch64-linux-gnu")
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${ARM64_ROOT}/lib/aarch64-linux-gnu:${lib}:${lib}/openmpi/lib")
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "${CMAKE_EXE_LINKER_FLAGS_INIT}")

@@ -6,12 +6,12 @@
 #   cuda        CUDA, cuDNN, cuBLASLt       NCCL
 #   cuda-gloo   the same                    Gloo: several ranks may share a GPU
 #
-# Each backend is built where its libraries are found. Where only the last column is missing, cpu and
+# A backend is built if its libraries are found. If only the last column's library is missing, cpu and
 # cuda still have the steps that are one process. The configuration ends with a line for each backend.
 include_guard(GLOBAL)
 
-# C++ is for one file, common/comm/gloo/comm_gloo.cc: Gloo's calls are C++. Its compiler is by
-# default the C compiler's sister, clang++-14 for clang-14: their objects can be linked together.
+# C++ is for one file, common/comm/gloo/comm_gloo.cc: Gloo's calls are C++. By default the C++ compiler
+# is the C compiler's sister, such as clang++-14 for clang-14: their objects can be linked together.
 if(NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
     cmake_path(GET CMAKE_C_COMPILER FILENAME sister)
     string(REGEX REPLACE "clang" "clang++" sister "${sister}")
@@ -80,7 +80,7 @@ target_compile_definitions(ddp_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>)
 target_include_directories(ddp_flags INTERFACE "${DDP_ROOT}/common")
 target_link_options(ddp_flags INTERFACE -Wl,-z,relro,-z,now
-    -Wl,--as-needed)        # a program that is no rank loads neither Gloo nor NCCL
+    -Wl,--as-needed)        # a program that is not a rank loads neither Gloo nor NCCL
 if(DDP_SANITIZE)
     set(sanitize -fsanitize=${DDP_SANITIZE} -fno-sanitize-recover=all)
     target_compile_options(ddp_flags INTERFACE ${sanitize} -O1 -fno-omit-frame-pointer)
@@ -94,7 +94,7 @@ endif()
 set(DDP_STRICT "$<$<COMPILE_LANGUAGE:C>:-Wshadow;-Wmissing-prototypes;-Wundef;-Wwrite-strings;-Wvla>")
 
 # --- the revision, for the configuration that a run logs, and for ranks to compare ---------------------
-# Asked for at every build, written only when it has changed: a commit recompiles two files.
+# Every build asks git for it, and writes it only when it has changed: a commit recompiles two files.
 
 set(build "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}, ${DDP_MARCH}")
 if(DDP_MARCH STREQUAL native)
@@ -196,8 +196,8 @@ function(ddp_objects target rooms)
     set(options ${DDP_MACHINE} -ffp-contract=fast -fno-math-errno
         # clang warns when a loop could not be vectorized, and clang 19 when the processor has AVX10.
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed;-Wno-unknown-warning-option;-Wno-invalid-feature-combination>")
-    # For some processors gcc adds up products of f32 with separate roundings, but only in loops for AVX2. With 0 it
-    # always fuses, so that loops for AVX2 and for AVX-512 give the same bits.
+    # For some processors gcc adds up products of f32 with separate roundings, but only in loops for AVX2. With 0, gcc
+    # always fuses, so loops for AVX2 and for AVX-512 give the same bits.
     if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
         list(APPEND options --param=avoid-fma-max-bits=0)
     endif()

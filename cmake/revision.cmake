@@ -1,7 +1,7 @@
 # cmake -DSOURCE=repository -DOUT=revision.h -DBUILD=compiler -P revision.cmake
-# Writes the revision of the sources and the kind of build as C macros, and leaves the file alone when it says that
-# already. Where files have changed since the commit, or outside of a repository, the revision ends with a checksum of
-# common/, cmake/ and the steps' sources.
+# Writes the revision of the sources and the kind of build as C macros. Does not touch a file that already has them. If
+# files have changed since the commit, or outside of a repository, the revision ends with a checksum of common/, cmake/
+# and the steps' sources.
 execute_process(COMMAND git -C "${SOURCE}" describe --always --dirty --abbrev=12
     OUTPUT_VARIABLE revision OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE status ERROR_QUIET)
 if(NOT status EQUAL 0)

@@ -114,7 +114,7 @@ class Bench:
         os.makedirs(self.out, exist_ok=True)
 
     def wait_for_quiet(self):
-        """A table is measured only while other programs leave half of each core. A GPU does not wait for cores."""
+        """Measures a table only while other programs leave half of each core free. A GPU does not wait for cores."""
         if self.args.quick or self.args.name == "gpu":
             return
         deadline, busy = time.monotonic() + 300, busy_share()
@@ -263,7 +263,7 @@ def rate_of(events, skip=2):
 
 
 def processor():
-    """-> its name, and the instructions that decide how fast it is"""
+    """-> the processor's name, and the instructions that decide how fast it is"""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in file)}
     flags = about.get("flags", "").split()
@@ -273,7 +273,7 @@ def processor():
 
 
 def machine():
-    """The processor and the system, whose compiler and oneDNN decide too."""
+    """The processor, and the system, whose compiler and oneDNN also decide the speed."""
     name, units = processor()
     system = platform.freedesktop_os_release()["PRETTY_NAME"]
     return f"{name} ({', '.join(units) or 'no AVX-512'}), {CORES} cores; {system}"
@@ -321,8 +321,8 @@ def against(what, ours, theirs, digits=0):
 LAYOUTS = ("default", "channels_last")
 MODES = (*LAYOUTS, "compile_channels_last")
 
-# What a step multiplies and adds per image, padding not counted: convolutions, their two gradients (the first has
-# only one), and the last layer.
+# What a step multiplies and adds per image, padding not counted: the convolutions, two gradients of each (only one of
+# the first), and the last layer.
 RESNET18 = 0.1257e9
 # Network, channels, size of images, batch, type, steps between two readings of the loss, steps of a measurement.
 TRAIN_JOBS = {
@@ -341,8 +341,8 @@ GPT_JOBS = {f"{job[0]} layers of {job[2]}, {job[4]} windows of {job[3]}, {kind}"
 
 
 def training(b, step, options, batch, kind, group, steps, torch, modes, tokens=1, **more):
-    """-> our side and PyTorch's. Both read the loss once in a group of steps. The first groups are not measured: two,
-    on a GPU the five of an epoch, in which the program records the CUDA graph."""
+    """-> our side and PyTorch's. Both read the loss once in a group of steps. The first groups are not measured: two on
+    a CPU; on a GPU five, the epoch in which the program records the CUDA graph."""
     on_gpu, steps = b.args.name == "gpu", 2 * group if b.args.quick else steps
     skip = 5 if on_gpu else 2
     first = skip * group
@@ -376,7 +376,7 @@ def gpt(b, layers, heads, width, size, batch, kind, group, steps, modes=("eager"
 
 
 def gpt_operations(layers, _, width, size, *__):
-    """The same of a token: matrix products and attention."""
+    """What a step multiplies and adds per token: matrix products and attention."""
     return 6 * (layers * (12 * width**2 + 2 * size * width) + 65 * width)
 
 

@@ -12,11 +12,11 @@ It prepares, then measures once for each line of its input, and prints samples p
     folder    an epoch of a folder of pictures, without a model: ImageFolder and DataLoader
     product   a product of two 4096x4096 matrices; its "samples" are additions and multiplications
 
-Another one is for torchrun, which starts it in several processes. It ends after its last line:
+One more is for torchrun, which starts it in several processes. It reads no input, and ends after its last step:
 
     launch    training steps; each prints a line with a JSON object
 
-The model is torchvision's, with ten classes; SGD has Nesterov's momentum, as our defaults.
+The model is torchvision's, with ten classes; SGD has Nesterov's momentum, as in our defaults.
 """
 import argparse
 import itertools
@@ -126,7 +126,7 @@ def prepare_step(args, wrap=lambda model: model):
 
 def prepare_gpt(args):
     """65 characters, in windows of args.size; args.arch is LAYERSxHEADSxWIDTH. AdamW and clipping are the fastest that
-    PyTorch has. graph: compiled, and forward and backward are CUDA graphs."""
+    PyTorch has. Mode graph: the model is compiled, and forward and backward are CUDA graphs."""
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference"))
     from gpt import GPT, loss_of        # here, because no other measurement needs its imports
 

@@ -2,10 +2,10 @@
 # exercise.sh - ./ddp exercise: gives you a copy of a step with a mistake or a missing piece, and checks your fix.
 #
 # exercises/ID_name/ contains an exercise: task.md, change.patch (from the step to the exercise), and check.sh, which
-# exercises/check.sh runs. If its step is "none", its folder finished/ takes the place of the step; else that folder has
-# files of the solution that the step does not have, and the build has a finished program ID. The learner's files
-# are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/, and what a check compiles and writes
-# in .build/ID/.
+# exercises/check.sh runs. If the exercise's step is "none", its folder finished/ takes the place of the step. In any
+# other exercise, finished/ contains files of the solution that the step lacks, and the build has a finished program ID.
+# The learner's files are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/, and what a check
+# compiles and writes in .build/ID/.
 #
 # DDP_BUILD: the build to link with (build/). DDP_EXERCISES and DDP_EXERCISES_WORK replace the two folders.
 #
@@ -293,8 +293,8 @@ check()
 
 is_solved() { [ -e "$work/.state/$(id_of "$1")/solved" ]; }
 
-# Prints the folder of the next unsolved exercise: of the plan, first after the current exercise; then of both days;
-# then of all. Nothing if all are solved.
+# Prints the folder of the next unsolved exercise. Looks first in the plan after the current exercise, then in the whole
+# plan, then in both days, then in all exercises. Prints nothing if all are solved.
 next_exercise()
 {
     local folder

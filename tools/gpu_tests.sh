@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# gpu_tests.sh [REGEX] - runs the tests of the CUDA backend on this machine's GPUs, or those whose names match. Prints a
-# line for each test, and writes its output, and a description of the machine, to build/gpu-report.txt. ./ddp doctor
-# --gpu runs it, and so does a machine without compilers, from a bundle (gpu_bundle.sh). There,
+# gpu_tests.sh [REGEX] - runs the tests of the CUDA backend on this machine's GPUs; with REGEX, only those whose names
+# match. Prints a line for each test, and writes the tests' output, and a description of the machine, to
+# build/gpu-report.txt. ./ddp doctor --gpu runs it. It also runs on a machine without compilers, from a bundle
+# (gpu_bundle.sh). There,
 #
 #   gpu_tests.sh run COMMAND...         runs a command with the bundle's libraries, e.g. tools/bench.py gpu
 #
@@ -15,8 +16,8 @@ root=${self%/tools/*}
 . "$root/tools/shell.sh"
 build=$root/build report=$root/build/gpu-report.txt
 
-# Each test: its name, its seconds at most, a function and its arguments. What no GPU has run yet comes first. Ranks
-# named shared_ share the first GPU; those named nccl_ have a GPU each.
+# Each test: its name, its limit in seconds, a function and its arguments. What no GPU has run yet comes first. The
+# ranks of shared_* share the first GPU; those of nccl_* have a GPU each.
 list_tests()
 {
     local program name

@@ -138,7 +138,7 @@ def main():
     args = parser.parse_args()
     try:
         views = [view_of(path) for path in args.files]
-        output, draw = max(views, key=lambda view: view[1] is write_page)       # a timeline makes it a page
+        output, draw = max(views, key=lambda view: view[1] is write_page)       # the page if any is a timeline
         output = args.output or output
         if not output.endswith((".html",) if draw is write_page else (".svg", ".png")):
             parser.error("-o: FILE.html is for --trace files, FILE.svg and FILE.png for the others")

@@ -170,8 +170,8 @@ make_head()
     ip link set br0 up
 }
 
-# make_node K: starts its process 1, and connects a cable (nodeK on the bridge, eth0 in the node). unshare itself stays
-# in our process namespace, but is in the node's network: so its pid names this network for ip.
+# make_node K: starts the node's process 1, and connects a cable (nodeK on the bridge, eth0 in the node). unshare itself
+# stays in our process namespace, but is in the node's network, so `ip` can find this network by unshare's pid.
 make_node()
 {
     unshare --mount --net --uts --ipc --pid --fork --kill-child "$self" inside be_node "$1" 9>&- &
@@ -220,7 +220,7 @@ start_daemons()
     started "a node" all_idle
 }
 
-# The keeper: with namespaces, process 1 of the head.
+# The keeper, which is process 1 in the head's namespaces.
 keep()
 {
     local k node state

@@ -176,13 +176,13 @@ class Run:
         backward = statistics.median(step[1]["backward"] for steps in self.steps.values() for step in steps)
         self.backward = min(max(backward / self.ms["compute"], 0.01), 1)
         self.find_messages()
-        # What the network adds to a step: the shortest wait of any rank. The others' waits include the wait for it.
+        # What the network adds to a step: the shortest wait of any rank. The others also wait for that rank.
         self.exposed = statistics.median(min(steps[number - self.count][0]["exchange"] for steps in self.steps.values())
                                          for number in range(self.count))
         self.late, self.late_share, self.late_ms = self.find_late()
 
     def find_messages(self):
-        """A call's time on the network is its shortest on any rank: the others' times include the wait for it."""
+        """A call's time on the network is its shortest time on any rank: the others also wait for that rank."""
         times = defaultdict(list)
         for of_rank in self.steps.values():
             for _, _, calls in of_rank:

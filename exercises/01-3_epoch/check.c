@@ -1,6 +1,6 @@
 // If SPY is set, prints each step that the learner's program reports, and each call of replay_run. Also
 // prints a line if a key is used for batches of two sizes, or for full batches in two buffers. CTRL_C=N
-// interrupts the program in its step N.
+// interrupts the program in step N.
 #include "data.h"
 #include "device.h"
 #include "log.h"

@@ -76,7 +76,7 @@ beside "a run that is resumed after step 5 takes the rest of the epoch's steps" 
 equal "and ends with the finished step's weights" "$(value rest.0.jsonl end weight_hash)" \
     "$(value resumed.0.jsonl end weight_hash)"
 
-# The spy plays Ctrl-C.
+# The spy simulates Ctrl-C.
 CTRL_C=3 try_learner yours 1 "${same[@]}" --print-freq 10
 reported yours >found
 why="should_stop is also true after Ctrl-C. Then the step is finished, reported and, with --save, saved."

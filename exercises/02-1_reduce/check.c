@@ -1,5 +1,5 @@
-// If OWN_MEMORY is set, replicas_add believes that devices have memory of their own, and makes scratch
-// memory. Prints each call of add_into, and what the devices could not do if each had its own memory.
+// If OWN_MEMORY is set, replicas_add sees devices with memory of their own, and so makes scratch memory.
+// Prints each call of add_into, and each access that such devices could not make.
 #include "device.h"
 #include "ops.h"
 #include "replicas.h"

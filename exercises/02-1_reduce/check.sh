@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two, four and three devices must learn what step 01 learns from the same batches. The last batch of an epoch has only
-# 5 rows: four devices get 2, 2, 1 and none. A last run plays devices with memory of their own (check.c).
+# 5 rows: four devices get 2, 2, 1 and none. The last runs simulate devices with memory of their own (check.c).
 # fails with: 2 devices learn what one device learns from the whole batch
 build --with check.c --wrap add_into --wrap copy_on_device --wrap replicas_add \
     --wrap device_shares_memory --wrap device_alloc --wrap device_open --wrap ops_new

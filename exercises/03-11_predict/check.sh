@@ -2,7 +2,7 @@
 # Compares the predictions in answers.txt with runs of steps 01 and 03, and the fourth with a formula.
 # fails with: 1. the global batch of 3 ranks with 8 images each
 build
-# answer NUMBER: the first word of the answer, in small letters: "yes" for "Yes", 18 for "18 MB" and "18.0"
+# answer NUMBER: the first word of the answer, in lower case: "yes" for "Yes", 18 for "18 MB" and "18.0"
 answer()
 {
     sed -n "s/^$1[a-z0-9_]*[[:space:]]*=[[:space:]]*\([^[:space:]#]*\).*/\1/p" "$copy/answers.txt" |

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Each answer needs its measurement: the number of messages, which the bytes of the layers decide, and a time that the
-# sleeps allow. Neither is shown. Then finds the best bucket size: computes for each size the time from the start of
+# First, each size must have been measured: the number of messages must be right, and the time possible (the check does
+# not show the right numbers). Then finds the best bucket size: computes for each size the time from the start of
 # backward to the end of the last message. The bytes of each layer come from a run. Each layer and each message takes
 # 10 ms; the network carries 60 MB/s.
 # fails with: 0.001 was measured

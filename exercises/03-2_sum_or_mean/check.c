@@ -1,5 +1,5 @@
-// If SPY is set, prints a line if gradients are scaled on one stream after they were sent on another, for which
-// the first has not waited.
+// If SPY is set, prints a line if gradients are sent on one stream and then scaled on another, which has not
+// waited for the first.
 #include "comm.h"
 #include "ops.h"
 #include "wrap.h"

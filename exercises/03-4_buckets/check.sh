@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # A spy (check.c) records the range of gradients in each bucket. The ranges of a step must cover all gradients, without
-# gaps and without overlaps; two steps are checked. A run must send as many messages as the finished program, also if
-# buckets are larger than the first one may be (1 MiB).
+# gaps and without overlaps; two steps are checked. A run must send as many messages as the finished program, also with
+# buckets that are larger than the limit of the first one (1 MiB).
 # fails with: each bucket begins where the last one ended
 export SPY=1
 build --with check.c --wrap comm_all_reduce --wrap model_new --wrap sgd_update

@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two ranks must finish with 96 images, and with 97. Two and three must use all of 25 images, in equally many steps,
-# none of them three times in an epoch, and not the same ones twice in three epochs. Four must share one image.
+# Two ranks must finish with 96 images, and with 97. Two and three must use all of 25 images, in the same number of
+# steps, none of them three times in an epoch. The images used twice must not be the same in all epochs. Four ranks must
+# share one image.
 # fails with: two ranks finish with 97 images
 # fails with: rank 0 has 7 steps in the epoch and finished 6
 build
@@ -67,7 +68,7 @@ r on, so that a step has the images that one process would have in its batch."
 done
 
 know_images 1
-# New memory has no zeros, so that an image read from beyond the end of the order is not number 0 by luck.
+# Fills new memory: an image number read from beyond the end of the order must not be 0, which would be right by luck.
 MALLOC_PERTURB_=91 try_learner one 4 "${seeing[@]}"
 for rank in 0 1 2 3; do echo "rank $rank: image $(images one.$rank.jsonl 1 | paste -sd' ')"; done >found
 printf 'rank %s: image 0\n' 0 1 2 3 >expected

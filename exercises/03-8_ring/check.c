@@ -72,7 +72,7 @@ static void try_count(Comm *comm, Stream *stream, size_t count)
 
 static atomic_bool returned;
 
-// A task that stops the stream until the hook has returned, at most 2.5 s: *in_time tells which.
+// A task that stops the stream until the hook has returned, or for 2.5 s. Sets *in_time: whether the hook has returned.
 static void stand_still(void *in_time)
 {
     for (int i = 0; i < 2500 && !returned; i++)

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Checks only answers.txt. In the run "today" (run.txt, trace.txt), rank 1's loader slept 17.5 ms in each "make rows".
-# Both runs took place on one machine, with three launchers; run.txt has other names for host and folder.
+# Both runs took place on one machine, with three launchers; in run.txt, the host and the folder are renamed.
 # fails with: 1. the slow rank
 answer() { sed -n "s/^$1[a-z_]* *= *\([^#]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]' | tr -d ' \t"'; }
 # is N WHAT PATTERN: the learner's answer N matches PATTERN. If not, this answer and $why are shown.

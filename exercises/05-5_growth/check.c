@@ -1,6 +1,6 @@
 // The learner writes what loss_scale_adapt in common/ already does, so this file disables that
 // function. If OVERFLOW_IN_STEP is set, the file also makes a gradient infinite, in that step, or in
-// each step if it is "all". If GRADIENTS is set, it is the gradient of each logit: 0 never overflows.
+// each step if the value is "all". If GRADIENTS is set, each logit has this gradient: 0 never overflows.
 #include "ops.h"
 #include "wrap.h"
 

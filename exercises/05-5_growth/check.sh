@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # The loss scale must be right after each training step. So must the number of skipped steps, in all runs but the third.
 # In the first run the scale only grows. In the second it grows until gradients overflow. In the third the check causes
-# an overflow, two steps after the scale has doubled. Then no step overflows, or all do. At last, this program and the
-# finished one each resume this program's checkpoint.
+# an overflow, two steps after the scale has doubled. In the fourth no step overflows, in the fifth all do. Finally,
+# this program and the finished one each resume this program's checkpoint.
 # fails with: clean steps double the loss scale
 build --with check.c --wrap loss_scale_adapt --wrap loss_cross_entropy
 same=(--amp fp16 --train-samples 192 --test-samples 8 --seed 5)

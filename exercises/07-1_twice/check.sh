@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # 1 to 4 ranks evaluate one checkpoint with 40 images in 3 batches. Each image must count once, and the result must
-# equal that of one rank. A spy (check.c) reports each rank's share, which must not be too large, and no image twice.
+# equal that of one rank. A spy (check.c) reports how many images each rank evaluates: not too many, and 40 together.
 # fails with: each test image counts once
 build --with check.c --wrap loader_start
 same=(-b 16 --test-samples 40 --seed 5)

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # The result that two and three ranks print after an epoch must be that of the checkpoint they save. A spy (check.c)
 # delays broadcasts, and reports each rank's share of the test images. Training must be that of the finished program,
-# with hardly more collectives.
+# and the run may have at most two more collective calls.
 # fails with: 2 ranks print the result of the model they save
 build --with check.c --wrap loader_start --wrap comm_broadcast
 same=(--arch convnet --test-samples 40 --seed 5 --lr 0.003)

@@ -2,7 +2,7 @@
 # Two ranks must have the finished program's losses and weights. The ranks of a run, two or three, must end with equal
 # weights. The timeline (GPU_TRACE) shows the calls of NCCL, and a spy (check.c) what a rank frees. If the broadcast
 # loses half of its values, one weight differs in its last bits, or two weights changed places, the program must report
-# that the weights differ. NCCL is slow here, so a host that does not wait for it reads the values before the sum.
+# that the weights differ. NCCL is slow here, so a host that does not wait for it reads values that are not summed yet.
 # fails with: the weights of two ranks are broadcast once
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build --with check.c --wrap ncclCommInitRank --wrap cudaStreamCreate --wrap cudaStreamCreateWithFlags \

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # With 2 ranks and with 3, the weights must be those of the finished program. A spy (check.c) counts the weights that a
 # rank updates, the memory of their momentum, and the bytes that rings would send. 3 does not divide the number of
-# weights, so the arrays need padding. NCCL is slow here, so a host that does not wait for it is wrong.
+# weights, so the arrays need padding. NCCL is slow here, so a host that does not wait for it reads wrong values.
 # fails with: 2 ranks: each updates its share of the 1000 weights
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build --with check.c --wrap cudaMallocHost --wrap sgd_update --wrap ncclAllReduce --wrap ncclReduceScatter \

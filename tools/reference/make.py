@@ -149,7 +149,8 @@ def trained_here(build, scratch, data, options, path):
 
 
 def test_images(build, scratch, data, options):
-    """Images as bytes, and labels: as picture files, whose names have the order, in a folder for each class."""
+    """-> images as bytes, and labels. Reads them from picture files: their names give the order, their folders the
+    classes."""
     size = options[:2] if options[0] == "--image-size" else []
     subprocess.run([f"{build}/as_folder", "--as-folder", f"{scratch}/tree", "--data", data, *size,
                     "--train-samples", "10"], check=True)

@@ -9,8 +9,8 @@ a step      what PyTorch computes from a generated state and batch (see numbers)
               loss          F64 (1): PyTorch's in float32
               index.NAME    I32 (k): which elements were kept; absent if all were
               grad.NAME     F32 (k): the gradient
-              update.NAME   F32 (k): the same of p_new - p_old
-              stat.NAME     F32 (k): the same of a running mean or variance, new - old
+              update.NAME   F32 (k): the same elements of p_new - p_old
+              stat.NAME     F32 (k): the same elements of a running mean or variance, new - old
 
 amp         the distance of PyTorch's autocast from float64, for each step of resnet18:
               metadata      f16.scale: the loss scale in float16
