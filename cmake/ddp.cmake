@@ -41,7 +41,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     if(DDP_MARCH STREQUAL native)
         set(DDP_MACHINE -mcpu=native)           # before version 15, clang has no -march=native on arm64
     endif()
-    # With SVE, gcc 12 and 13 store some sums of vectors before they are computed. 1 means: only NEON.
+    # With SVE, gcc 12 and 13 store some sums of vectors before they are computed. 1: use only NEON.
     list(APPEND DDP_MACHINE
         $<$<AND:$<C_COMPILER_ID:GNU>,$<VERSION_LESS:$<C_COMPILER_VERSION>,14>>:--param=aarch64-autovec-preference=1>)
 endif()

@@ -141,9 +141,9 @@ beside()
 
 # ==== Building ===================================================================================
 
-# build [--with FILE.c] [--wrap FUNCTION]...: the learner's copy -> $train, and from 04 on $launch. --with: links
+# build [--with FILE.c] [--wrap FUNCTION]...: builds the learner's copy: $train, and from 04 on $launch. --with: links
 # the exercise's FILE.c (check.c) into train. --wrap: calls of FUNCTION, except in the file that defines it, go to
-# check.c's __wrap_FUNCTION. This may call the original as __real_FUNCTION.
+# check.c's __wrap_FUNCTION, which may call the original as __real_FUNCTION.
 build()
 {
     local file extra=() more=()
@@ -184,7 +184,7 @@ build()
     passed "your program builds"
 }
 
-# build_naive: after build, the same program with ddp_naive.c instead of ddp.c -> $naive.
+# build_naive: call it after build. Builds $naive, the same program with ddp_naive.c instead of ddp.c.
 build_naive()
 {
     local rest=() file
@@ -294,7 +294,7 @@ try()
     [ $status != 137 ] || status=124
 }
 
-# run NAME COMMAND...: the same; if the command fails, the check ends.
+# run NAME COMMAND...: as try, but if the command fails, so does the check.
 run()
 {
     local name=$1

@@ -1,8 +1,9 @@
 // step_reference.h - compares one training step with PyTorch's.
 //
-// Two runs of a deep network diverge within a few steps (even PyTorch on one thread and on two), so whole runs
-// cannot be compared. A single step can: from the same weights, momentum and batch, our step must give PyTorch's
-// loss, gradients and updates. tools/reference makes the files of PyTorch's results; reference.py there documents them.
+// Two runs of a deep network diverge within a few steps, even two of PyTorch's with different numbers of threads. So
+// whole runs cannot be compared. A single step can: from the same weights, momentum and batch, our step must give
+// PyTorch's loss, gradients and updates. tools/reference makes the files of PyTorch's results; reference.py there
+// documents them.
 //
 //   StepRun run;
 //   step_open(&run, "resnet18-1.step.safetensors");

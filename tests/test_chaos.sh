@@ -74,7 +74,7 @@ rank_of() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^RANK=//p';
 
 # --- the loop around the launchers ----------------------------------------------------------------------------------
 
-command_of() # command_of NAME: sets `words`
+command_of() # command_of NAME: sets `words` to the command that starts this launcher
 {
     local two=(--nnodes 2 --nproc-per-node 2 --master-addr node1 --master-port 29400)
     case $1 in

@@ -138,7 +138,7 @@ TEST(damaged_idx_is_refused)
     struct stat info;
     idx_set_write("zipped", true);
     stat(path_in("zipped", "train-labels-idx1-ubyte.gz"), &info);
-    EXPECT_EQ_INT(truncate(path_in("zipped", "train-labels-idx1-ubyte.gz"), info.st_size - 3), 0);  // in the checksum
+    EXPECT_EQ_INT(truncate(path_in("zipped", "train-labels-idx1-ubyte.gz"), info.st_size - 3), 0);  // cuts its checksum
     expect_refused(in("mnist", "zipped"), "unexpected end of file");
 }
 

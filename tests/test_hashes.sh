@@ -18,7 +18,7 @@ for name in data_batch_{2..5} test_batch; do
     ln -s data_batch_1.bin cifar/$name.bin
 done
 
-# job STEP BATCH ARCH...: sets the command, ${job[@]}.
+# job STEP BATCH ARCH [OPTIONS]: sets `job` to the command that trains with this step.
 job()
 {
     local step=$1 batch=$2 arch=$3 data=(--data cifar10:cifar)

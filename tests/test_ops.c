@@ -571,7 +571,7 @@ static Verdict verdict_plain(const double *z, int classes, int32_t label)
     return v;
 }
 
-// Also one more verdict, which judge_rows must not touch.
+// There is one verdict more than there are rows; judge_rows must not touch it.
 static void check_verdicts(int rows, int classes)
 {
     size_t bytes = (size_t)(rows + 1) * sizeof(Verdict);

@@ -26,7 +26,7 @@ static const struct {
     { "--schedule cosine", 1, 40, 10, 4, 0 },
     { "--schedule cosine --min-lr 1e-4 --cosine-steps 20", 1, 5, 10, 5, 0.008550178566873 },  // as in nanoGPT
     { "--schedule cosine --min-lr 1e-4 --cosine-steps 20", 1, 33, 10, 5, 1e-4 },
-    { "--schedule cosine --min-lr 1 --cosine-steps 20", 1, 20, 10, 5, 0.01 },   // above the rate: it stays
+    { "--schedule cosine --min-lr 1 --cosine-steps 20", 1, 20, 10, 5, 0.01 },   // --min-lr above the rate has no effect
     { "--warmup 1.5", 1, 0, 10, 5, 0.01 / 16 },
     { "--warmup 1.5", 1, 14, 10, 5, 0.01 * 15 / 16 },
     { "--warmup 1.5", 1, 15, 10, 5, 0.01 },

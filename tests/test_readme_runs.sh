@@ -120,7 +120,7 @@ chmod +x build/cpu/comm_bench
 ln -s "$tree/build/cpu/comm_bench" "$TMP/bin"
 ln -s "$BUILD/say" build/cpu
 
-# For ./ddp everything is built already, and nothing can be installed.
+# ./ddp must find everything built, and must not be able to install anything.
 echo cpu >build/backends
 echo "CMAKE_HOME_DIRECTORY:INTERNAL=$tree" >build/CMakeCache.txt
 touch build/build.ninja

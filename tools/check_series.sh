@@ -46,7 +46,7 @@ broken()
     failures=$((failures + 1))
 }
 
-# limit_of NAME DEFAULT: the largest number of lines of a file, or of a step's new files and diffs; of hunks in train.c
+# limit_of NAME DEFAULT: prints the limit from the table above. NAME is a file, STEP, STEP:changed or STEP:hunks.
 limit_of() { awk -v name="$1" -v limit="$2" '$1 == name { limit = $2 } END { print limit }' <<<"$limits"; }
 
 check_step()

@@ -174,7 +174,7 @@ take_from_site()
     done < <(each_file)
 }
 
-# finish DIRECTORY: exits. With --as-folder, first writes the set in DIRECTORY as pictures.
+# finish DIRECTORY: ends the script. With --as-folder, it first writes the set in DIRECTORY as pictures.
 finish()
 {
     [ -n "$as_folder" ] || exit 0

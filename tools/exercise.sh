@@ -74,8 +74,8 @@ find_exercise()
 }
 
 # choose [ID]: sets the variables that the functions below use: exercise (its folder), id, step, source (the folder
-# that is copied), program (its name in the build), finished (the finished program's), copy, state. Without ID, chooses
-# the exercise that was started last.
+# that is copied), program and finished (names in the build: of the program, of the finished one), copy, state. Without
+# ID, chooses the exercise that was started last.
 choose()
 {
     local typed=${1:-$(current)}

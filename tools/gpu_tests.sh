@@ -63,7 +63,7 @@ END
 
 small=(--data synthetic --train-samples 256 --test-samples 64 -b 32 -j 1 --epochs 1 -p 4 --deterministic)
 
-# command_of BACKEND RANKS STEP OPTION...: sets `command`
+# command_of BACKEND RANKS STEP OPTION...: sets `command` to the command that trains RANKS ranks of the step
 command_of() { step_command "$build/$1/$3" "$2" "${@:4}"; }
 hash_of() { "$@" >out 2>&1 || { cat out >&2; return 1; }; sed -n 's/^weight hash: //p' out; }
 same() { echo "$1: $2 and $3"; [ -n "$2" ] && [ "$2" = "$3" ]; }

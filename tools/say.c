@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum {
-    LINE = 100,             // for each line of --count, at most so many characters
+    LINE = 100,             // at most so many characters for each line of --count
     TOKENS = 256,           // a token is a byte
     WIDEST = 8192, LONGEST = 4096, LAYERS = 48      // the largest that a run can have
 };

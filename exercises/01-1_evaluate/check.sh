@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Evaluates one checkpoint with several batch sizes: the result must always be the finished step's. A training run must
-# be the finished step's, with the test after its epoch.
+# have the finished step's losses, also in the test after its epoch, and its weights.
 # fails with: the test result does not depend on the size of the batches
 build
 net=(--arch convnet --train-samples 64 --test-samples 32)

@@ -62,7 +62,7 @@ void fake_begin(const char *name)
 
 void fake_wait(const char *call)
 {
-    static _Thread_local ProgressFile waits;        // PROGRESS_DOING, from one call to the next
+    static _Thread_local ProgressFile waits;        // as PROGRESS_DOING, but until the next call, not the block's end
     if (waits.what)
         progress_file_end(&waits);
     waits = (ProgressFile){ NULL, "in", call, false };

@@ -53,7 +53,7 @@ __attribute__((noreturn)) void fake_die(const char *format, ...) __attribute__((
 int fake_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int fake_setting(const char *name, int without);
 
-// --- of steps.c, and of exercises.c ----------------------------------------------------------------------------------
+// --- defined in steps.c and in exercises.c ---------------------------------------------------------------------------
 
 extern const bool fake_step;                    // the steps' mock: kernels run on the host, and a watchdog watches
 extern char fake_name[];                        // what a message begins with
@@ -94,7 +94,7 @@ static inline bool fake_on_device(const void *p, size_t bytes)
 // Where the mock itself finds the memory at p, of any kind.
 static inline void *fake_at(const void *p) { return (char *)(uintptr_t)p + (fake_in_arena(p) ? fake_shift : 0); }
 bool fake_pageable(const void *p);
-bool fake_memory(const void *p, size_t bytes);  // on the device, or pinned
+bool fake_memory(const void *p, size_t bytes);  // whether all of it is allocated on the device, or pinned
 void fake_need(const void *p, size_t bytes, const char *name);      // checks memory that running work uses
 
 // --- streams, events, graphs -----------------------------------------------------------------------------------------
