@@ -94,7 +94,7 @@ endif()
 set(DDP_STRICT "$<$<COMPILE_LANGUAGE:C>:-Wshadow;-Wmissing-prototypes;-Wundef;-Wwrite-strings;-Wvla>")
 
 # --- the revision, for the configuration that a run logs, and for ranks to compare ---------------------
-# Every build asks git for it, and writes it only when it has changed: a commit recompiles two files.
+# Every build asks git for the revision, and writes it only if it has changed: a commit recompiles two files.
 
 set(build "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}, ${DDP_MARCH}")
 if(DDP_MARCH STREQUAL native)
@@ -118,8 +118,8 @@ function(ddp_missing list what)
     set(${list} ${${list}} "no ${what} (${packages})" PARENT_SCOPE)
 endfunction()
 
-# ddp_find(NAME WHAT LIBRARIES HEADER): the target ddp::NAME, and in NAME_MISSING what is missing. cuDNN
-# and NCCL may also be unpacked from pip's packages, where the library has only its numbered name.
+# ddp_find(NAME WHAT LIBRARIES HEADER): makes the target ddp::NAME, or sets NAME_MISSING to what is missing.
+# cuDNN and NCCL may also be unpacked from pip's packages, where a library has only its numbered name.
 function(ddp_find name what libraries header)
     set(roots ${${name}_ROOT} ENV ${name}_ROOT)
     find_library(${name}_LIBRARY NAMES ${libraries} NAMES_PER_DIR
@@ -344,7 +344,7 @@ function(ddp_program target path)
     endforeach()
 endfunction()
 
-# ddp_step(SOURCES... [RANKS]): the program of the directory that calls it.
+# ddp_step(SOURCES... [RANKS]): the program train of the directory that calls ddp_step.
 function(ddp_step)
     get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
     ddp_program(${step} "${step}/train" ${ARGN})

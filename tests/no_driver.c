@@ -1,6 +1,6 @@
 // no_driver.c - a libcuda.so.1 for machines without a driver. From 9.27 on, some of cuDNN's libraries cannot be loaded
 // without a file of this name. Most functions return CUDA_ERROR_NO_DEVICE. But when cuDNN has compiled a plan, it loads
-// the plan's kernels before it returns the plan, so the functions for that seem to succeed.
+// the plan's kernels before it returns the plan, so the functions that load kernels seem to succeed.
 #define NO_DEVICE(name) int name(void) { return 100; }
 #define LOADED(name) int name(void **made) { *made = (void *)4096; return 0; }
 #define DONE(name) int name(void) { return 0; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ranks whose weights differ: the run ends, with a status that no launcher restarts, and no file of the run holds such
-# weights.
+# Ranks whose weights differ: the run ends with a status after which no launcher restarts it, and no file of the run
+# holds such weights.
 #
 # ctest: TIMEOUT 300 PROCESSORS 2
 # shellcheck disable=SC2016  # words in single quotes are C
@@ -9,7 +9,7 @@ launch=$BUILD/04_ddp_launcher/launch
 small=(-a lenet --data synthetic --train-samples 640 --test-samples 32 -b 16 --threads 1 --seed 3 --epochs 2
     --timeout 20)
 checks="gradients_check(job->ops, model->grad_count"
-# In rank 1, one gradient of each step from the 30th on is wrong: in epoch 2, of 20 steps.
+# In rank 1, one gradient is wrong in each step from the 30th on. That is in epoch 2: an epoch has 20 steps.
 wrong="static int steps; if (job->world.rank == 1 && ++steps >= 30) model->grads[7] = 1; $checks"
 says() { check "it prints: $1" grep -qF -- "$1" "$TMP/output"; }
 apart="the ranks have diverged: the weights of rank 1"

@@ -107,8 +107,8 @@ TEST(wrong_lines_are_refused)
         expect_refused(wrong[i][0], "train: ", wrong[i][1]);
 }
 
-// The user's value wins over a default, and an earlier default over a later one. A default without effect is no error,
-// nor is an option that is off.
+// The user's value wins over a default, and an earlier default over a later one. A default that has no effect is not an
+// error, nor is an option that is off.
 TEST(defaults_that_depend_on_options)
 {
     static const struct {

@@ -140,7 +140,7 @@ static int every_collective(void *arg, const World *world)
     return test_failed > 0 || test_passed == 0;
 }
 
-// Adds each 16-bit number to four others, one of them itself.
+// Adds each 16-bit number to four numbers, one of which is itself.
 TEST(every_short_number)
 {
     enum { PAIRS = (1 << 18) + 3 };

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 LABELS deadlines
 # At many points of a run, a rank dies, stops or hangs, or a rank or the parent gets a signal. All processes must end,
-# at once or after --timeout. Messages may name only the rank that failed. The run must continue from a whole
-# checkpoint to the weights of an undisturbed run. tests/shim/crash.c causes the faults in 03, which forks its ranks and
-# ends them at once, and in 07, whose launcher starts them, and whose ranks all evaluate and stop after the same step.
+# at once or after --timeout. Messages may name only the rank that failed. The run must then continue from a complete
+# checkpoint and end with the weights of an undisturbed run. tests/shim/crash.c causes the faults, in 03 and in 07. 03
+# forks its ranks, and ends them at once. In 07 a launcher starts the ranks, and all evaluate, and stop after the same
+# step.
 . "$SRC/tests/test.sh"
 small=(--arch lenet --data synthetic --train-samples 192 --test-samples 32 -b 8 --threads 1 --seed 3 -p 1
     --epochs 2)

@@ -166,7 +166,7 @@ static int plan_all(const DeviceFacts *device, const PlanRules *rules)
 
 static const cudnnDataType_t types[] = { CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF };
 
-// With the strictest rules. A plan that they allow is allowed by all other rules too.
+// Uses the strictest rules: a plan that they allow is allowed by all other rules too.
 TEST(every_convolution_has_a_plan_on_every_gpu)
 {
     load_driver();
@@ -247,7 +247,7 @@ TEST(attention_has_plans_on_every_gpu_from_8_0)
     }
 }
 
-// A race in which the first plan fails and the third is the fastest. Plans are compared by cuDNN's description of them.
+// A race in which the first plan fails and the third is the fastest. A plan is recognized by cuDNN's description of it.
 typedef struct Race {
     int runs;
     char third[16384];

@@ -213,7 +213,7 @@ TEST(cifar100_is_read)
 
 // --- finding a data set --------------------------------------------------------------------------
 
-// No other set replaces a damaged one.
+// --data auto must not open another set in place of the damaged one.
 TEST(auto_refuses_a_damaged_set)
 {
     char before[PATH_MAX];

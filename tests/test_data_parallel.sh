@@ -52,7 +52,7 @@ check "copies take turns: the broadcast to 2 takes 24.8 ms at least, here $took"
 slow=$(hash_of output)
 expect 0 "weight hash: $slow" train 02_data_parallel --arch lenet --devices 3 --max-steps 1
 
-# BatchNorm's statistics: the first device's are kept. Evaluation needs them on all devices and in the checkpoint.
+# The first device's BatchNorm statistics are kept. Evaluation needs them on all devices and in the checkpoint.
 expect 0 "" train 02_data_parallel --arch convnet --devices 3 --metrics norm.jsonl --save norm.st
 hash=$(hash_of output)
 expect 0 "" train 02_data_parallel --arch convnet --devices 3

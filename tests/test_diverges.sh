@@ -36,7 +36,7 @@ for n in 1 3; do
     check "nothing saved" not made nan.st
 done
 
-# One gradient of one rank is NaN. A run looks for that in steps that print a line (-p), and before it saves.
+# One gradient of one rank is NaN. A run looks for NaN in steps that print a line (-p), and before it saves.
 check "bad: builds" build_with bad 03_ddp_fork \
     ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
 fails 3 ./bad -n 3 -p 5 --save nan.st

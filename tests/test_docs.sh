@@ -24,7 +24,7 @@ cp -r "$SRC"/{*.md,LICENSE,docs,ddp,Dockerfile,apptainer.def,.devcontainer} "$SR
 ln -s "$SRC"/{common,tools,tests,exercises,cmake,recipes} .
 page=docs/page.md
 
-# wrong TEXT COMPLAINT (a regular expression)
+# wrong TEXT COMPLAINT: adds TEXT to the page. docs.pl must print the COMPLAINT, a regular expression.
 wrong() { printf '%s\n\n' "$1" >>$page; complaints+=("$2"); }
 
 complaints=()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# 07: all ranks evaluate. The result must be byte-identical for any number of ranks, and agree with 06's (of one
+# 07: all ranks evaluate. The result must be byte-identical for any number of ranks, and agree with that of 06 (in one
 # process) and with the predictions. Losses and accuracies of training are means over all ranks.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"

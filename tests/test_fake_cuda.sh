@@ -73,7 +73,7 @@ all=("${two[@]}" --arch convnet --amp fp16 --accumulate 2 --clip-norm 5 --compre
 check "fp16 and more, not recorded" at_once trains "${seven[@]}" "${all[@]}" "${safe[@]}"
 check "steps were skipped" grep -qE "step.*skipped: [1-9]" "$TMP/output"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
-# Virtual ranks that take turns. As above, the second batch begins at no multiple of 16 bytes.
+# Virtual ranks that take turns. As above, the address of the second batch is no multiple of 16.
 virtual=("${common[@]}" --arch convnet --image-size 30 -b 3 --amp fp16 --growth-interval 3 --virtual-ranks 2 --sync-bn)
 check "two virtual ranks" at_once trains ./05-6 "${virtual[@]}"
 virtual_hash=$hash

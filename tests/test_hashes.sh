@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 400
-# A change that is not meant to change numbers does not change one bit of the weights. tests/reference/hashes.txt has
+# A change that is not meant to change numbers must not change one bit of the weights. tests/reference/hashes.txt has
 # the weights' hashes after three steps of small jobs, for each machine on which it was written: rounding depends on
 # the processor, oneDNN and the compiler. On other machines, the steps are only compared with each other: 01 and one
 # rank of 03 to 07 end with the same bits, and so do two ranks of each of these. To write this machine's hashes again:
@@ -73,7 +73,7 @@ machine_of()
     cached DDP_MARCH
 }
 
-# Compares the hashes with the paragraph of the file that begins with this machine.
+# Compares the hashes with the paragraph of hashes.txt that begins with the description of this machine.
 compared=0
 compare()
 {

@@ -34,7 +34,7 @@ by_hand()
 # Looks for no leaks, because Open MPI itself has some.
 by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 100 mpirun -x ASAN_OPTIONS "$@"; }
 limit() { timeout -k 5 100 "$@"; }
-each_says() # each_says N SOURCE: all N [init] lines are printed
+each_says() # each_says N SOURCE: each of N ranks has an [init] line, which names SOURCE
 {
     local rank
     for ((rank = 0; rank < $1; rank++)); do
@@ -80,7 +80,7 @@ one_host()
     check "no rank outlives its mpirun" until_so 10 not pgrep -f -- "^$train .*--epochs 1000000"
 }
 
-started() { until_so 60 grep "== step:" "$1"; }      # started FILE: the program that writes it has taken a step
+started() { until_so 60 grep "== step:" "$1"; }      # started FILE: waits until the program has written a step to FILE
 
 # For two hosts, this script runs again on a host that is connected to both.
 # both_hosts COMMAND...: runs it on node1 and node2 at once, with NODE replaced by 0 and 1.

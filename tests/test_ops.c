@@ -214,7 +214,7 @@ typedef struct NormArrays {
     double *y, *dx, *dgamma, *dbeta, *d;    // d: the gradient of the residual
 } NormArrays;
 
-// Number i of a channel.
+// The index of number i of a channel.
 static size_t in_channel(Shape s, int c, int i)
 {
     int pixels = s.h * s.w;
@@ -291,7 +291,7 @@ static void gather(void *arg, const double *mine, double *all, size_t count)
         copy_on_device(device_stream(device), shared.all + shared.rank * count, mine, bytes);
 }
 
-// The running statistics start at beta and 1 + gamma / 2.
+// The running mean starts at beta, and the running variance at 1 + gamma / 2.
 static NormTensors norm_tensors(Shape channels, const NormArrays *a)
 {
     double *var = zeros((size_t)channels.c);

@@ -11,8 +11,8 @@ train() # train TIMELINE OPTION...: by default three steps of two ranks, with at
         --epochs 1 --threads 1 -j 0 --bucket-mb 4 --trace "$1.json" "${@:2}"
 }
 
-# Counts for each rank: backwards, all_reduces on the track "gradients", those of them that run during a backward,
-# and all_reduces that a backward calls itself.
+# Counts for each rank: backward passes, all_reduces on the track "gradients", those of them that run during a backward
+# pass, and all_reduces that a backward pass calls itself.
 cat >counts.py <<'END'
 import sys
 sys.dont_write_bytecode = True

@@ -1,4 +1,4 @@
-// Pictures: listing a folder; decoding, cropping, resizing: near Pillow's pixels, torchvision's random boxes.
+// Pictures: listing a folder; decoding, cropping and resizing, compared with Pillow's pixels and torchvision's boxes.
 // tools/reference/pictures.py made the files of tests/fuzz/corpus/picture and tests/reference/pictures.txt.
 #include "data/pictures.h"
 #include "test.h"
@@ -148,7 +148,7 @@ TEST(crops_and_flips)
     picture_room_free(&room);
 }
 
-// Only the part that a view needs is decoded: the image must be that of the whole picture.
+// Only the part that a view needs is decoded: the image must be the same as from the whole picture.
 TEST(parts_match_the_whole_for_every_chroma_sampling)
 {
     enum { W = 45, H = 37, SIDE = 10 };

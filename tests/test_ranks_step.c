@@ -87,7 +87,7 @@ static void average_twice(void *arg, Comm *comm, Stream *stream, float *grads, s
     values_scale(stream, grads, count, 1.0f / (float)(comm_size(comm) * comm_size(comm)));
 }
 
-// BatchNorm with the statistics of each rank. The weights do not depend on the buckets.
+// BatchNorm uses each rank's own statistics. The weights must not depend on the buckets.
 TEST(hooks_see_every_gradient_once)
 {
     Seen plain = try_with(2, "resnet18-ranks2-1.step.safetensors", 25, false, NULL);

@@ -20,8 +20,8 @@ for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DDP_TOKEN DDP_LIS
     unset "$name"
 done
 
-# how FILE COMMAND KIND: runs a command with `like`, changed if need be (as for "..." or ID), or calls `not_run`, or
-# does neither. KIND is "command" or "pattern": see otherwise.
+# how FILE COMMAND KIND: runs a command with `like`, with changes if necessary (as for "..." or ID), or calls `not_run`,
+# or does neither. KIND is "command" or "pattern": see otherwise.
 how()
 {
     case "$1: $2" in
@@ -151,7 +151,7 @@ ran=0 compared=0 not_run=0
 
 no() { not_so "$file:$line: $command: $1"; }
 
-# Lines without what differs from run to run and from machine to machine.
+# Removes from lines what differs from run to run and from machine to machine.
 shape()
 {
     sed -E 's/^( *weight hash: )([0-9a-f]{16}|\.\.\.)$/\1#/

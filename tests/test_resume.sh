@@ -59,7 +59,7 @@ resumed=$(hash_of)
 check "and evaluated by the next run" is "$(grep -c '== test' output) $(field late.jsonl epoch top1 | wc -l)" "2 2"
 train --epochs 2
 check "with the weights of an uninterrupted run" is "$resumed" "$(hash_of)"
-# The same where --max-steps ends the run with that epoch: the evaluation is not one of its steps.
+# The same if --max-steps ends the run with the epoch's last step: an evaluation is not a step.
 LD_PRELOAD=$TMP/crash.so RANK=0 CRASH_RANK=0 CRASH_TEXT='"name":"evaluate"' CRASH_DO=KILL \
     expect 137 "== saved" run --max-steps 7 --save last.st --trace last.trace
 train --max-steps 7 --save last.st --resume auto --metrics last.jsonl

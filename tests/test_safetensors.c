@@ -4,8 +4,8 @@
 #include "checkpoint/safetensors.h"
 #include "test.h"
 
-// Parses a file with this header and `data` bytes. It is a block of exactly its size, so that a sanitizer sees reads
-// past its end.
+// Parses a file with this header and `data` bytes. The block of memory is no larger than the file, so that a sanitizer
+// sees reads past its end.
 static bool parse(StFile *file, const char *header, size_t data, Error *err)
 {
     uint64_t n = strlen(header);
@@ -22,7 +22,7 @@ static bool parse(StFile *file, const char *header, size_t data, Error *err)
 static const struct { const char *header; size_t data; } hostile[] = {
     { "{" F32("a", "0", "4") "," F32("b", "8", "12") "}", 12 },                     // bytes of no tensor
     { "{" F32("a", "0", "4") "," F32("b", "2", "6") "}", 6 },                       // bytes of two tensors
-    { "{" F32("a", "0", "4") "," F32("\\u0061", "0", "4") "}", 4 },                 // two of one name
+    { "{" F32("a", "0", "4") "," F32("\\u0061", "0", "4") "}", 4 },                 // two tensors of one name
     { "{" T("a", "F31", "[1]", "0", "4") "}", 4 },
     { "{" F32("a", "0", "4") "}", 3 },
     { "{" T("a", "F32", "[4294967296,4294967296]", "0", "0") "}", 0 },

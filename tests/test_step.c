@@ -4,7 +4,7 @@
 #include "step_reference.h"
 #include "test_device.h"
 
-// test_step_amp takes four more of resnet18.
+// test_step_amp takes four more steps of resnet18, from other states.
 TEST(steps)
 {
     static const char *const names[] = { "resnet18-1.step.safetensors", "resnet50-1.step.safetensors" };

@@ -10,7 +10,7 @@
 // At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the gradient of a small
 // layer a lot, in PyTorch as in ours. So each distance is a root mean square over five states. A loss is only one
 // number in each state. So its limit is six times, which luck alone exceeds once in 1,500 tries (F distribution).
-// On the mock, which takes half a minute for a state, there is only the first, and its loss is not judged.
+// On the mock, where a state takes half a minute, only the first is tested, and its loss is not judged.
 // On a CPU with bf16 instructions the test runs again without them.
 #include "step_reference.h"
 #include "test_device.h"
@@ -33,7 +33,7 @@ typedef struct Closeness {
     double ours, theirs;
 } Closeness;
 
-// `like`: the type whose distances PyTorch's are.
+// `like`: the 16-bit type of PyTorch's runs that ours are compared with.
 typedef struct Distances {
     Type type, like;
     Closeness closeness[OUTCOMES];

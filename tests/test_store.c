@@ -246,7 +246,7 @@ TEST(strangers_do_not_keep_ranks_out)
     EXPECT_EQ_STR(said, "");
 }
 
-// Rank 1 asks for big values and reads no answer. The others still exchange values, and rank 0 names it.
+// Rank 1 asks for big values and reads no answer. The others still exchange values, and rank 0 names rank 1.
 static void exchange_beside(World *world)
 {
     static char big[STORE_MOST];

@@ -22,7 +22,7 @@ shift
 bare=$(mktemp -d "${TMPDIR:-/tmp}/ddp-bare.XXXXXX") log=$root/build/bare-$release.log
 clean()
 {
-    kill -KILL -1 2>/dev/null || true       # of this script's processes
+    kill -KILL -1 2>/dev/null || true       # -1: all processes in this namespace
     umount -R "$bare" 2>/dev/null || true
     rm -rf --one-file-system "$bare"
 }

@@ -417,7 +417,7 @@ def bench_gpt(b):
              " Training steps, tokens/s; AdamW, gradients clipped, no dropout.")
 
 
-# Operations as above, and arguments of net or gpt. PyTorch uses one batch in the GPU's memory, and we no augmentation.
+# Operations as above, and arguments of net or gpt. PyTorch uses one batch in the GPU's memory; we do not augment.
 GPU_MODES, GPT_MODES = ("eager", "channels_last", "graph"), ("eager", "graph")
 GPU_JOBS = {
     "resnet18_tf32": (RESNET18, net, "resnet18", 3, 32, 256, "tf32", 39, 975, GPU_MODES),

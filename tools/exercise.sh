@@ -352,7 +352,7 @@ run_mpi()
     exec mpirun --oversubscribe -np 2 "$@"
 }
 
-# build_for_gpus PROGRAM: from the learner's copy, with the libraries that CMake found, or those of CUDA_HOME.
+# build_for_gpus PROGRAM: builds it from the learner's copy, with the libraries that CMake found, or those of CUDA_HOME.
 build_for_gpus()
 {
     local cuda=${CUDA_HOME:-/usr/local/cuda} include nccl cudart

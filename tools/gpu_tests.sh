@@ -101,7 +101,7 @@ recorded()
 }
 recorded_gpt() { recorded -a gpt --data "text:$self" --dropout 0.1 --max-steps 40 "$@"; }
 
-# A GPT learns the same with cuDNN's fused attention. The last line says whether it was used.
+# A GPT learns the same with cuDNN's fused attention as without. The last line says whether cuDNN's was used.
 fused_gpt()
 {
     local which losses=()

@@ -18,7 +18,7 @@ last_marker='<!-- files end -->'
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# list_files A B: the text between the markers of step B, which follows step A.
+# list_files A B: prints the text between the markers in the README.md of step B, which follows step A.
 list_files()
 {
     local a=$1 b=$2 file

@@ -431,7 +431,7 @@ cmd_node()
     enter "$node" "${@:2}"
 }
 
-# cable up|down K: asks the keeper, which has the right to change the network.
+# cable up|down K: asks the keeper to connect or disconnect node K. Only the keeper may change the network.
 cable()
 {
     [ $# = 2 ] || wrong "which node?"

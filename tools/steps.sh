@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # steps.sh - shared by the tools that compare steps: which files a step has, and how two steps differ.
 
-# A dead end: the next step builds on the one before it.
+# A dead end: the step after it builds on the step before it.
 # shellcheck disable=SC2034  # the tools read it
 branch=02_data_parallel
 
@@ -45,8 +45,8 @@ compare_steps()
     done
 }
 
-# unified_diff A B [DIFF OPTIONS]: how file B differs from file A, in the same bytes on every machine. -d makes the diff
-# as short as possible. In C, the function or section above a hunk is after its @@.
+# unified_diff A B [DIFF OPTIONS]: prints how file B differs from file A, with the same bytes on every machine. -d makes
+# the diff as short as possible. In C files, a hunk's line "@@ ... @@" also names the function or section.
 unified_diff()
 {
     { diff -d -U3 -F '^\([A-Za-z_].*[^;]$\|// [=-]\{4\}\)' --label "$1" --label "$2" "$@" || [ $? = 1 ]; } |

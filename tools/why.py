@@ -246,7 +246,7 @@ class Prediction:
             self.latency, self.bandwidth = self.model.fit(times)        # us, bytes per us
             self.latency = max(0.0, self.latency)
             self.one_size = False
-        except ValueError:                                              # not two sizes, or only noise
+        except ValueError:                                              # fewer than two sizes, or only noise
             factor = 2 * (run.size - 1) / run.size
             self.latency, self.bandwidth = 0.0, run.gradients * factor / (1e3 * run.network)
             self.one_size = True

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # The steps, losses, reports, saves and final weights must be the finished program's. The last batch of an epoch is
-# smaller, and the learning rate changes with every step. Each step must go through replay_run, and a run must continue
-# in the middle of an epoch, and end after Ctrl-C.
+# smaller, and the learning rate changes with every step. Each step must go through replay_run. A run must be able to
+# continue in the middle of an epoch, and must end after Ctrl-C.
 # fails with: both epochs use all of their batches
 export SPY=1
 build --with check.c --wrap log_step --wrap loader_next --wrap replay_run

@@ -1,5 +1,5 @@
 // For each all-reduce of f32, rank 0 prints its count minus the number of gradients. Each rank prints a hash of the
-// gradients that gradients_check reads, and "unchecked" if AdamW runs before it.
+// gradients that gradients_check reads, and "unchecked" if AdamW runs before gradients_check.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

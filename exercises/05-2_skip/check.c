@@ -14,7 +14,7 @@
 #include <time.h>
 
 static Model *model;
-static int steps, layers;       // those that have begun; in this step, those whose gradients are final
+static int steps, layers;       // steps that have begun; layers of this step whose gradients are final
 
 static bool is_rank_1(void)
 {
@@ -76,7 +76,7 @@ void __wrap_gradients_check(Ops *ops, size_t count, const float *grads, Scalars 
     }
     if (out) {
         fprintf(out, "%.9g\n", (double)count / (double)model->grad_count);
-        fflush(out);        // numbers behind the gradients may not be readable
+        fflush(out);        // if count is too large, gradients_check may crash
     }
     __real_gradients_check(ops, count, grads, scalars, stats);
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # The images in forward passes, the bytes sent and the losses must equal those of the whole batch. Each rank has 45
-# images in batches of 20, so the last batch has 5. No part may be smaller than it must be, and the last part's ranges
+# images in batches of 20, so the last batch has 5. No part may be smaller than necessary, and the last part's ranges
 # must reach ddp_ready while backward runs.
 # fails with: in 3 parts every image of a batch is used
 # fails with: whole batches still give the right losses

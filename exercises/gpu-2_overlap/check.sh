@@ -27,7 +27,7 @@ why=$late
 beside "NCCL is slow: the weights are right" same line expected expected "your program      " network.found
 equal "3 steps have 6 all-reduces" 6 "$(timeline network.json 0 | grep -c '^begin ncclAllReduce')"
 
-# before NAME FIRST I SECOND J: in at least one step, its I-th FIRST comes before its J-th SECOND. Both are lines of
+# before NAME FIRST I SECOND J: in at least one step, the I-th FIRST comes before the J-th SECOND. Both are lines of
 # rank 0's timeline. Backward of buckets 1 and 0 are the first two of a step's host functions.
 before()
 {

@@ -22,8 +22,8 @@ cudaError_t __wrap_cudaMallocHost(void **memory, size_t bytes)
     return error;
 }
 
-// The bytes of the pinned memory from `values` to the end of its block; 0: it is in no such block. Sets block to its
-// size.
+// The bytes from `values` to the end of the block of pinned memory that contains it; 0: none does. Sets *block to the
+// block's size.
 static size_t room(const float *values, size_t *block)
 {
     const char *at = (const char *)values;

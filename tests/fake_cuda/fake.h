@@ -49,7 +49,7 @@
 #include <stdint.h>
 
 __attribute__((noreturn)) void fake_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// A call of the program is wrong: prints why, and returns `error`.
+// For a wrong call of the program: prints what is wrong, and returns `error`.
 int fake_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int fake_setting(const char *name, int without);
 

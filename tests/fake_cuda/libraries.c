@@ -158,7 +158,7 @@ typedef struct Tensor {
     bool in_memory;                     // in the device's memory: neither virtual nor a scalar
     void *p;
     const Descriptor *made_from;
-    float scalar, *array;               // in a formula; the array is as tensor_copy makes it
+    float scalar, *array;               // used by a formula; the array has tensor_copy's layout
 } Tensor;
 
 static Tensor tensor_of(const Descriptor *d, const Descriptor *pack)

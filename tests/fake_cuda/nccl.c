@@ -226,7 +226,7 @@ ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank) { *rank = comm->rank; 
 
 // --- the work of a call, in a stream's thread ----------------------------------------------------
 
-// By ncclDataType_t. Types before ncclInt64 are not added up, so only their width counts.
+// Indexed by ncclDataType_t. Types before ncclInt64 are not added up, so only their width counts.
 static const NumberType types[] = { NUMBER_U8, NUMBER_U8, NUMBER_F32, NUMBER_F32, NUMBER_I64, NUMBER_I64, NUMBER_F16,
                                     NUMBER_F32, NUMBER_F64, NUMBER_BF16 };
 
