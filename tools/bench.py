@@ -385,8 +385,9 @@ def limit_text(limits):
 
 
 def compared(b, jobs, make, what):
-    """Writes a table with the share of the limit. jobs: {name: (operations of a sample, arguments of make...)}. A
-    processor without instructions for bf16 needs minutes for a step, so it has no such rows."""
+    """Writes a table of speeds; ours also as a share of the limit, which is PyTorch's speed for a large matrix product.
+    jobs: {name: (operations of a sample, arguments of make...)}. A processor without instructions for bf16 needs minutes
+    for a step, so it has no such rows."""
     rows, limits, units = [], {}, processor()[1]
     for name, (operations, *job) in b.chosen(jobs).items():
         if "bf16" in job and units in ([], ["AVX-512"]):
@@ -464,7 +465,7 @@ def bench_gpu(b):
 
 
 def bench_epoch(b):
-    """An epoch has only some of the images."""
+    """To save time, an epoch has only some of the images."""
     workers, images = min(CORES, 4), 5120 if b.args.quick else 25600
     command = b.command("01_single_gpu", 0, "--threads", CORES, "-b", 256, "--epochs", 1, "-p", 49, "--train-samples",
                         images, "--test-samples", 256)
@@ -483,7 +484,7 @@ def bench_epoch(b):
 
 
 def folder_of_pictures(b):
-    """--pictures, or 2,000 images of a data set as JPEG files of 384x384."""
+    """The folder of --pictures, or one with 2,000 images of a data set as JPEG files of 384x384."""
     if b.args.pictures:
         return b.args.pictures
     tree = f"{b.out}/pictures"

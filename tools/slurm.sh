@@ -200,7 +200,7 @@ be_node()
     daemon "slurmd.node$1" slurmd -D -N "node$1"
 }
 
-# The pid of this process outside the cluster. Call it before mount_own, while /proc is still the outer one.
+# Prints this process's pid outside the cluster. Call it before mount_own, while /proc is still the outer one.
 outer_pid()
 {
     local pid

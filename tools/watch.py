@@ -33,8 +33,8 @@ class Tail:
         self.forgets, self.marks = forgets, collections.deque()     # (time, offset)
 
     def forget(self, file):
-        """Frees the disk blocks of what is older than MINUTES. The size stays, so that writers are not disturbed. A
-        file system without such holes frees nothing."""
+        """Frees the disk blocks of what is older than MINUTES. The file keeps its size, so writers are not disturbed. A
+        file system that does not support holes frees nothing."""
         now, old = time.monotonic(), None
         if self.forgets and (not self.marks or now > self.marks[-1][0] + 1):
             self.marks.append((now, self.offset))

@@ -20,7 +20,7 @@ static DdpHook hook;
 static void *hook_arg;
 static uint64_t sent, received;
 static FILE *out;           // while numbers are added up
-static size_t adding;       // how many
+static size_t adding;       // how many numbers
 
 WRAPPED(comm_send);
 void __wrap_comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type,

@@ -1,5 +1,5 @@
 // fault.c - simulates a disk that fails or is slow. Preloaded into a program (LD_PRELOAD), it watches the calls that
-// write files and makes one of them fail:
+// write files, and makes one of them fail or wait:
 //
 //   FAULT_PATH=saved/   watch only calls on paths that contain this text, and on files opened by such
 //                       paths; not set: watch nothing

@@ -344,7 +344,7 @@ def in_ranks(world, model, momentum, images, labels):
 
 def judge(model, images, labels, rows=500):
     """What 07 records for each image (Verdict in common/ops.h), computed by PyTorch; and the margin: the difference of
-    the two largest logits, over the largest absolute one. If it is almost 0, rounding decides the prediction."""
+    the two largest logits, divided by the largest absolute one. If it is almost 0, rounding decides the prediction."""
     with torch.no_grad():
         logits = torch.cat([model(part) for part in images.split(rows)])
     best, order = logits.topk(2)
