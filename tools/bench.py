@@ -386,8 +386,8 @@ def limit_text(limits):
 
 def compared(b, jobs, make, what):
     """Writes a table of speeds; ours also as a share of the limit, which is PyTorch's speed for a large matrix product.
-    jobs: {name: (operations of a sample, arguments of make...)}. A processor without instructions for bf16 needs minutes
-    for a step, so it has no such rows."""
+    jobs: {name: (operations of a sample, arguments of make...)}. A processor without instructions for bf16 needs
+    minutes for a step, so it has no such rows."""
     rows, limits, units = [], {}, processor()[1]
     for name, (operations, *job) in b.chosen(jobs).items():
         if "bf16" in job and units in ([], ["AVX-512"]):
