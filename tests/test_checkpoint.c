@@ -103,7 +103,7 @@ static const int64_t minus_one = -1;
 
 typedef struct Edit {
     const char *name;           // of the tensor that is changed; "ddp." means all of the state and the optimizer
-    const char *dtype;          // NULL: unchanged; so is data
+    const char *dtype;          // NULL: unchanged. The same holds for data
     int64_t rows;               // 0: unchanged, -1: tensor missing
     const void *data;
     bool weights;               // refused also (or accepted only) if only the weights are loaded

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 400 LABELS slow
-# The tests of ./ddp doctor --gpu, on the mock CUDA, and the bundle of ./ddp bundle, which carries them.
+# Runs the tests of ./ddp doctor --gpu on the mock CUDA. Also tests the bundle of ./ddp bundle, which contains them.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/fake.sh"
 unset "${!NCCL_@}" CUDA_VISIBLE_DEVICES

@@ -133,7 +133,7 @@ END
     expect 0 "status 2" done_with "$job"
 }
 
-# A program that fails must not be started again.
+# A run that ends with status 1 or 3 must not be started again.
 starts()
 {
     local job

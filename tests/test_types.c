@@ -13,7 +13,7 @@ static const Format formats[] = { { TYPE_BF16, 8, 7 }, { TYPE_F16, 5, 10 } };
 
 static int infinity_of(const Format *f) { return ((1 << f->exponent_bits) - 1) << f->mantissa_bits; }
 
-// The infinity counts as the number that would come after the largest, unless `strict`.
+// Unless `strict`, infinity counts as the number that would come after the largest.
 static double value_of(const Format *f, int bits, bool strict)
 {
     int mantissa = bits & ((1 << f->mantissa_bits) - 1), exponent = (bits & 0x7fff) >> f->mantissa_bits;

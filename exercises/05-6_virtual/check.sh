@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # With four virtual ranks, runs of 4, 2 and 1 processes must end with the same weights and test loss: those of the
-# finished program. So must a network for text, and so must what a run saves within an epoch.
+# finished program. The same must hold for a network for text, and for what a run saves within an epoch.
 # fails with: 2 processes end with the weights of 4
 build
 same=(--arch convnet --virtual-ranks 4 -b 4 --train-samples 72 --seed 5 --lr 0.02 --amp off)

@@ -1,5 +1,5 @@
 // Prints how many images each rank evaluates. During an evaluation, a broadcast on a stream is late by 0.1 s, as on a
-// slow network. If it is on the device's own stream, the forward pass waits for it.
+// slow network. Only if it is on the device's own stream does the forward pass wait for the broadcast.
 #include "comm.h"
 #include "data.h"
 #include "wrap.h"
