@@ -1,5 +1,5 @@
 // test_cudnn_plans.c - the networks' convolutions, and attention, have cuDNN plans on nine kinds of GPU, tested
-// without a GPU. ctest: TIMEOUT 240 BACKENDS cuda SANITIZERS none
+// without a GPU. ctest: TIMEOUT 600 BACKENDS cuda SANITIZERS none LABELS slow
 //
 // cuDNN can make plans from the description of a device, so this test requests the plans that the CUDA backend will
 // request on such a device, with the same functions and rules. It cannot show that a plan computes the right result.

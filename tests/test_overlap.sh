@@ -11,7 +11,7 @@ train() # train TIMELINE OPTION...: by default three steps of two ranks, with at
         --epochs 1 --threads 1 -j 0 --bucket-mb 4 --trace "$1.json" "${@:2}"
 }
 
-# Counts for each rank: backward passes, all_reduces on the track "gradients", those of them that run during a backward
+# Counts for each rank: backward passes, all_reduces on a track of their own, those of them that run during a backward
 # pass, and all_reduces that a backward pass calls itself.
 cat >counts.py <<'END'
 import sys
@@ -19,15 +19,17 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1] + "/tools")
 import why
 
-spans = [span for lane in why.read_timeline(sys.argv[2]).values() for span in lane]
-for rank in ("rank 0", "rank 1"):
-    backwards = [span for span in spans if span.process == rank and span.name == "backward"]
-    calls = [span for span in spans if span.process == rank and span.name.startswith("all_reduce ")]
-    beside = [call for call in calls if call.track == "gradients"]
+lanes = why.read_timeline(sys.argv[2])
+for rank in 0, 1:
+    spans = [(track, span) for (process, track), lane in lanes.items() if process == rank for span in lane]
+    backwards = [span for _, span in spans if span.name == "backward"]
+    own = {track for track, span in spans if span.name == "backward"}
+    calls = [(track, span) for track, span in spans if span.name.startswith("all_reduce ")]
+    beside = [call for track, call in calls if track not in own]
     overlapping = [call for call in beside
                    if any(call.begin < span.end and call.end > span.begin for span in backwards)]
-    inside = [call for call in calls if any(outer.name == "backward" for outer in call.around())]
-    print(rank, len(backwards), len(beside), len(overlapping), len(inside))
+    inside = [call for _, call in calls if any(outer.name == "backward" for outer in call.around())]
+    print("rank", rank, len(backwards), len(beside), len(overlapping), len(inside))
 END
 
 program=train
