@@ -3,6 +3,7 @@
 // ctest: SANITIZERS asan tsan LABELS deadlines
 #include "clock.h"
 #include "interrupt.h"
+#include "machine.h"
 #include "progress.h"
 #include "store.h"
 #include "test.h"
@@ -155,6 +156,16 @@ static void exchange(World *world)
 }
 
 // --- meeting ---------------------------------------------------------------------------------------------------------
+
+// Clones of a virtual machine may have one name.
+TEST(machines_of_one_name_differ)
+{
+    Machine here = machine_here(), clone = here;
+    EXPECT(machine_is_same(&here, &clone), "%s is not itself", here.host);
+    EXPECT(here.boot[0], "%s has no boot id", here.host);
+    clone.boot[0]++;
+    EXPECT(!machine_is_same(&here, &clone), "two machines are both %s", here.host);
+}
 
 TEST(ranks_join_in_any_order)
 {
