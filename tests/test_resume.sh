@@ -61,9 +61,4 @@ check "and evaluated by the next run" is "$(grep -c '== test' output) $(field la
 check "and .best" test -s late.st.best
 train --max-steps 7
 check "with the weights of an uninterrupted run" is "$resumed" "$(hash_of)"
-# The same if --max-steps ends the run with the epoch's last step: an evaluation is not a step.
-LD_PRELOAD=$TMP/crash.so RANK=0 CRASH_RANK=0 CRASH_TEXT='"name":"evaluate"' CRASH_DO=KILL \
-    expect 137 "== saved" run --max-steps 7 --save last.st --trace last.trace
-train --max-steps 7 --save last.st --resume auto --metrics last.jsonl
-check "evaluated, and an epoch's line" is "$(grep -c '== test' output) $(field last.jsonl epoch top1 | wc -l)" "1 1"
 test_done
