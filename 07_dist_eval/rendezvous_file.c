@@ -1,4 +1,4 @@
-// rendezvous_file.c - rank 0 writes where it listens into a file, and the other ranks read it.
+// rendezvous_file.c - rank 0 writes its address into a file, and the other ranks read it.
 #include "rendezvous_file.h"
 #include "check.h"
 
@@ -44,7 +44,11 @@ static void write_file(const StoreConfig *c)
     Error err;
     char temporary[4096];
     StoreConfig old = *c;
-    bool in_use = read_file(&old, &err) && tcp_connect(&old.place, 2, &err) >= 0;
+    old.place.port = 0;
+    bool ours = read_file(&old, &err);
+    if (!ours && old.place.port == 0 && access(path, F_OK) == 0)    // not to be overwritten
+        FAIL_ERROR(&err);
+    bool in_use = ours && tcp_connect(&old.place, 2, &err) >= 0;
     CHECK(!in_use, "choose another path", "another run is meeting through %s", path);
     snprintf(temporary, sizeof temporary, "%.4000s.XXXXXX", path);
     int file = mkostemp(temporary, O_CLOEXEC);      // makes it 0600

@@ -73,6 +73,10 @@ expect 1 "$TMP/note belongs to the run 'ddp 99.0, restart 0', but this is the ru
     task 1 0 "" "${note[@]}" --timeout 0.5
 expect 0 "statuses 0 0" both "" "" "${note[@]}"
 check "it replaced the other run's file and removed its own" test ! -e note
+echo "my notes" >note
+expect 1 "$TMP/note exists, but is not a rendezvous file" task 0 0 "" "${note[@]}" --timeout 2
+check "it left this file alone" grep -qx "my notes" note
+rm note
 expect 2 "--rendezvous: this process has no rank" "$train" "${tiny[@]}" "${note[@]}"
 
 test_done
