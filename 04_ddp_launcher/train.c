@@ -165,7 +165,7 @@ static double learning_rate(const Job *job, int64_t step)
     return optim_lr(&c->optim, job->world.size, first + step, steps, c->epochs);
 }
 
-// A recording repeats the same arguments, so it reads numbers that change from device memory.
+// A replayed step has the same arguments, so numbers that change are put in device memory here.
 static void set_scalars(Job *job)
 {
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),

@@ -13,8 +13,8 @@
 #include "rendezvous.h"
 #include "store.h"
 
-// Call it if config->meet is given, with the store's rank and run. Rank 0 binds its socket and
-// writes the file, in one rename, so that no rank reads half of it. The others look for it in
-// store_join. Ends the program if `meet` is not file:PATH, or if the file cannot be written.
+// Call it if config->meet is given, after setting store->rank and store->run. Rank 0 binds its
+// socket and writes the file, in one rename, so that no rank reads half of it. The others look for
+// it in store_join. Ends the program if `meet` is not file:PATH, or if rank 0 cannot write it.
 void rendezvous_file(const RendezvousConfig *config, bool one_host, StoreConfig *store);
 void rendezvous_file_remove(void);      // if this process has written it

@@ -29,7 +29,7 @@ objects()
         cmake --build "$TMP/$1" --target ddp_compute_cpu --parallel 2
 }
 
-# count COMPILER: prints "N FUNCTION" for each loop over f32 or bf16.
+# count COMPILER: prints "N FUNCTION" for each loop over f32 or bf16, with N instructions for single numbers.
 count()
 {
     local object

@@ -68,7 +68,8 @@ expect 0 "" ranks 4 "${convnet[@]}" --sync-bn --max-steps 3 --save real.st
 expect 0 "" ranks 1 "${convnet[@]}" --sync-bn --max-steps 3 --save virtual.st --virtual-ranks 4
 check "real ranks with --sync-bn" "$BUILD/../tests/tool_compare_weights" virtual.st real.st 1e-5
 
-# The real ranks run 05, since the exercise's program divides by the rows of a batch in its own way.
+# The real ranks run 05: a mistake in the exercise's program, for example in a short batch, could change the results of
+# real and virtual ranks alike.
 few=("${lenet[@]}" --max-steps 10)
 expect 0 "" "$BUILD/05_ddp_amp/launch" --nproc-per-node 4 --max-restarts 0 -- "$BUILD/05_ddp_amp/train" \
     --data synthetic --threads 1 --seed 3 "${few[@]}" --save real.st

@@ -446,7 +446,7 @@ parse()
         run:--) options=("${@:2}"); break ;;
         reset:--yes | reset:-y) yes=yes ;;
         *:-*) unknown=$1; break ;;
-        *) [ -z "$typed" ] || die_usage "exercise $command: one exercise at a time, not '$1'"
+        *) [ -z "$typed" ] || die_usage "exercise $command: '$1' is one argument too many"
            typed=$1 ;;
         esac
     done

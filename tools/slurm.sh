@@ -296,7 +296,7 @@ take_lock()
     rm -f "$dir/keeper" "$dir/cluster"          # they remain if the keeper was killed
 }
 
-# Becomes the keeper. $caller is the parent that hold must not outlive; empty for up.
+# Becomes the keeper. $caller: for `hold`, the parent process, which the keeper must not outlive; for `up`, empty.
 start()
 {
     [ "${caller:-$PPID}" = $PPID ] || exit 1

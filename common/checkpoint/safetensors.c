@@ -25,8 +25,9 @@ static bool header_length(const unsigned char *bytes, size_t size, size_t *lengt
     memcpy(&n, bytes, size < 8 ? size : 8);
     *length = (size_t)n;
     return (size >= 8 && n <= HEADER_MAX && n <= size - 8)
-           || error_set(err, damaged, "it has %zu bytes, but claims a header of %llu", size,
-                        (unsigned long long)n);
+           || error_set(err, "the file is damaged, or not safetensors, or its header is too long",
+                        "it has %zu bytes; its header would have %llu, and at most %d are read",
+                        size, (unsigned long long)n, HEADER_MAX);
 }
 
 // A type's name ends with the bits of an element: F32, BF16, I64. A BOOL has a byte.

@@ -100,7 +100,8 @@ void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores
 // --- fused attention: attention_fused.c ----------------------------------------------------------
 
 typedef struct Fused Fused;
-// NULL: attention_cuda.c computes it instead. With DDP_ATTENTION=fused, the log says so.
+// NULL if attention_cuda.c must compute this attention: without DDP_ATTENTION=fused, or if cuDNN
+// cannot. With DDP_ATTENTION=fused, the log says whether cuDNN does.
 Fused *fused_new(const Op *op);
 void fused_free(Fused *fused);
 void fused_forward(const Fused *fused, const OpArgs *args);

@@ -13,8 +13,8 @@ Shape conv_output(const OpSpec *s)
 // The live taps of one direction. At output o, a tap reads input o * stride - pad + tap. It is dead
 // if it reads before the image even at the last output, or after the image even at the first.
 //
-// The padding after the image is `pad`, as before it, if that gives `outputs` outputs: programs
-// usually ask the libraries for equal padding. Else it is as much as the last output needs.
+// The padding after the image is also `pad` if that gives the right number of outputs, because
+// programs usually ask the libraries for equal padding. Otherwise it is what the last output needs.
 static void live_range(int size, int kernel, int stride, int padding, int *first, int *count,
                        int *pad, int *pad_after)
 {

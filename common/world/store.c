@@ -157,7 +157,7 @@ static bool hello(const StoreConfig *c, Store *s, Error *err)
         error_set(err, "", "rank 0 refuses this rank: %.*s", (int)head.bytes, (char *)value);
     else
         error_set(err, "", "port %d of %s: %s", c->place.port, c->place.address,
-                  why ? why : "this is not rank 0 of the same version of ddp.c");
+                  why ? why : "another program, or another version of ddp.c, answers there");
     free(value);
     return !why && head.what == STORE_DONE;
 }

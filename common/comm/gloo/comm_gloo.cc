@@ -96,7 +96,7 @@ static std::shared_ptr<gloo::transport::Device> listen_without_signals(const cha
     return device;
 }
 
-// The ranks exchange their addresses in the store, then each connects to every other one.
+// The ranks exchange their addresses in the store. Then each connects to all others.
 void backend_connect(Comm *comm, const World *world)
 {
     Backend *backend = comm->backend = new Backend{};
