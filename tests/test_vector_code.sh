@@ -18,7 +18,7 @@ judge_row         *    *      30  likewise
 maxpool_gradient  *    *      35  blocks of fewer than 16 channels
 softmax           *    *      20  once for a row: its largest number, 1 / its sum
 softmax_gradient  *    *      20  likewise
-*                 *    gcc     5  once for a loop: what all numbers share, as the learning rate
+*                 *    gcc     5  once for a loop: what all numbers share, such as the learning rate
 *                 *    clang  20  likewise; and the one number of packs of planes
 '
 

@@ -190,7 +190,7 @@ in_plan()
     done
 }
 chosen_plan() { grep -m 1 -xE 'hour|half|day|two|nccl' "$work/.state/plan" 2>/dev/null || echo day; }
-# in_chosen_plan: two days are the day's exercises, then the second day's
+# in_chosen_plan: the same for the plan that the learner chose; for "two", the exercises of both days
 in_chosen_plan() { [ "$(chosen_plan)" != two ] || in_plan day; in_plan "$(chosen_plan)"; }
 
 cmd_plan() # [NAME]

@@ -57,7 +57,7 @@ void torch_randperm(uint64_t seed, int count, int32_t *out)
 {
     enum { TORCH_LIMIT = (int)(UINT32_MAX / 20) };
     CHECK(count < TORCH_LIMIT,
-          "use fewer samples (--train-samples N), or if the data is a text, a larger --block",
+          "use fewer samples (--train-samples N), or a larger --block if the data is a text",
           "cannot shuffle %d samples: the maximum is %d", count, TORCH_LIMIT - 1);
     for (int i = 0; i < count; i++)
         out[i] = i;

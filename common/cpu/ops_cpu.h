@@ -12,7 +12,7 @@ struct Ops {
     float *wide;            // for one emulated operation at a time: its inputs and outputs, in f32
     size_t wide_count;
 
-    int norm_processes;     // processes that share a BatchNorm batch; 0, 1: none do
+    int norm_processes;     // processes that share a BatchNorm batch; 0 or 1: it is not shared
     OpsGather norm_gather;
     void *norm_gather_arg;
 };

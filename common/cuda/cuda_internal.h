@@ -40,7 +40,7 @@ struct Stream {
 };
 
 struct Device {
-    int index;                  // CUDA's number of the device, of those that this process may see
+    int index;                  // CUDA's number of the device among those that this process sees
     char name[256];
     int major;                  // its compute capability, without the part after the point
     Stream compute;
@@ -73,7 +73,7 @@ struct Ops {
     struct TunedPlan *plans;
     struct FusedPlans *fused;
     const char *attention;      // what the log said last about attention
-    int norm_processes;         // processes that share a BatchNorm batch; 0, 1: none do
+    int norm_processes;         // processes that share a BatchNorm batch; 0 or 1: it is not shared
     OpsGather norm_gather;
     void *norm_gather_arg;
 };
