@@ -22,7 +22,7 @@ same_as_one()
     shift 2
     rm -f ranks.*
     "$train" -n "$n" "${lenet[@]}" -b $((batch / n)) --metrics ranks.%r.jsonl --save ranks.st "$@" \
-        >ranks.out 2>&1 || { tail -5 ranks.out; return 1; }
+        >ranks.out 2>&1 || { tail -20 ranks.out; return 1; }
     for ((rank = 0; rank < n; rank++)); do
         losses ranks.$rank.jsonl >ranks.$rank.losses
     done
