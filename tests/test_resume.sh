@@ -50,8 +50,17 @@ done
 train --save order.st --resume auto --epochs 2
 train --save order.st --resume auto --no-shuffle
 
-# A run that dies in the evaluation after its last step: the next run has no step left, and evaluates.
+# A run that is killed in its second epoch. The first epoch has 7 forwards of training and 4 of the evaluation.
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
+LD_PRELOAD=$TMP/crash.so RANK=0 CRASH_RANK=0 CRASH_TEXT='"name":"forward"' CRASH_AT=15 CRASH_DO=KILL \
+    expect 137 "step: [  3/7] [2/3]" run --save killed.st --save-every 2 --trace killed.trace
+train --save killed.st --resume auto
+check "it continues after the second step of that epoch" not grep -qF "[  2/7] [2/3]" output
+resumed=$(hash_of)
+train
+check "killed and resumed: the same bits" is "$resumed" "$(hash_of)"
+
+# A run that dies in the evaluation after its last step: the next run has no step left, and evaluates.
 LD_PRELOAD=$TMP/crash.so RANK=0 CRASH_RANK=0 CRASH_TEXT='"name":"evaluate"' CRASH_DO=KILL \
     expect 137 "== saved" run --max-steps 7 --save late.st --trace late.trace
 check "killed while it evaluates" not grep -q '== test' output
