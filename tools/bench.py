@@ -272,6 +272,11 @@ def processor():
         if flag in flags]
 
 
+def computes_in_bf16():
+    """Without such instructions, a step takes minutes, so there are no rows in bf16."""
+    return any(unit in ("AVX-512 for bf16", "AMX") for unit in processor()[1])
+
+
 def machine():
     """The processor, and the system, whose compiler and oneDNN also decide the speed."""
     name, units = processor()
@@ -386,11 +391,10 @@ def limit_text(limits):
 
 def compared(b, jobs, make, what):
     """Writes a table of speeds; ours also as a share of the limit, which is PyTorch's speed for a large matrix product.
-    jobs: {name: (operations of a sample, arguments of make...)}. A processor without instructions for bf16 needs
-    minutes for a step, so it has no such rows."""
-    rows, limits, units = [], {}, processor()[1]
+    jobs: {name: (operations of a sample, arguments of make...)}."""
+    rows, limits = [], {}
     for name, (operations, *job) in b.chosen(jobs).items():
-        if "bf16" in job and units in ([], ["AVX-512"]):
+        if "bf16" in job and not computes_in_bf16():
             continue
         ours, torch = make(b, *job)
         kind = torch.options["type"]
@@ -636,7 +640,7 @@ def steps_jobs(b):
     def two(step, *options):
         return b.command(step, 2, "--threads", HALF, "-b", 128, *common, *options)
 
-    return {
+    jobs = {
         "01, on half of the cores": one("01_single_gpu", HALF),
         "01, on all cores": one("01_single_gpu", 2 * HALF),
         "02, 2 devices in a process": b.command("02_data_parallel", 2, "--threads", HALF, "-b", 256, *common),
@@ -647,6 +651,7 @@ def steps_jobs(b):
         "05, the same, `--amp bf16 --compress bf16`": two("05_ddp_amp", "--amp", "bf16", "--compress", "bf16"),
         "07, as 04, `--amp off`": two("07_dist_eval", "--amp", "off"),
     }
+    return {what: command for what, command in jobs.items() if "bf16" not in what or computes_in_bf16()}
 
 
 def bench_steps(b):

@@ -58,8 +58,7 @@ static char *metrics_path(const LogConfig *config)
     if (place == NULL)
         return xstrdup(config->metrics);
     CHECK(asprintf(&path, "%.*s%d%s", (int)(place - config->metrics), config->metrics, own_rank(),
-                   place + 2) >= 0, "a smaller batch (-b), model or data set needs less memory",
-          "out of memory: no room for the path of --metrics");
+                   place + 2) >= 0, "", "out of memory: no room for the path of --metrics");
     return path;
 }
 
