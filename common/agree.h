@@ -7,8 +7,8 @@
 // if they are -1.
 void agree_neighbours(World *world);
 
-// All ranks must have the same value. Otherwise rank 0 prints both versions of the first line that
-// differs, and ends the run.
+// All ranks must have the same value. Otherwise rank 0 prints its first line that differs, and the
+// line that a different rank has there, and ends the run. what: the value's name, for the message.
 void agree_same(const World *world, const char *what, const char *value);
 // Returns how many lower ranks have this rank's value, for example its GPU. Sets *different to the
 // number of different values.

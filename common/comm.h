@@ -30,7 +30,7 @@ void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, si
 // send first can deadlock.
 void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);
 void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
-// The host waits until all ranks have called it, and for the work of the device's stream.
+// The host waits until all ranks have called it, and for the work of the device's compute stream.
 void comm_barrier(Comm *comm);
 // In place, in host memory: all ranks get rank 0's bytes before the call returns.
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count);

@@ -120,5 +120,5 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 // compute stream before the next call. The batch's buffers are filled again only after that work.
 const Batch *loader_next(Loader *loader);
 
-// About how many milliseconds the device has waited for batches since the last call.
+// About how many milliseconds the device has waited for batches since loader_wait_ms's last call.
 double loader_wait_ms(Loader *loader);

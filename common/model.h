@@ -55,8 +55,8 @@ typedef struct Model {
     void *weights;          // read by convolutions: the masters, or their 16-bit copies
     float *grads;           // gradients, then MODEL_SPARE floats that callers may average with them
     float *buffers;         // running means and variances
-    size_t param_count;     // floats in params, with padding
-    size_t grad_count;      // floats in grads: those of params[0] to params[grad_count - 1]
+    size_t param_count;     // floats in params, including gaps for alignment
+    size_t grad_count;      // floats in grads: the gradients of params[0] to params[grad_count - 1]
     size_t ready_count;     // floats for which backward calls `ready`: grad_count + MODEL_SPARE
     size_t buffer_count;
     float *logits;          // (batch * per_row, classes): forward writes them from the first row on
