@@ -39,7 +39,7 @@ static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1
 
 typedef struct Data {
     char name[24];
-    char source[256];       // where it was found, or how it was made
+    char source[256];       // where the data were found, or how they were made
     char fingerprint[128];  // name, counts and checksum as text: equal for equal data
     uint32_t checksum;      // of the data: part of the fingerprint
     char samples[40];       // what the samples are, for messages: "images", "windows of 16 bytes"

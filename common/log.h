@@ -45,7 +45,7 @@ typedef struct LogStep {
     Stats stats;                // of the epoch so far, and of the last batch
     bool all_ranks;             // stats are sums over all ranks, not this rank's own
     double norm;                // of the gradients, before they were clipped; 0: not printed
-    double loss_scale;          // 0: not printed, and neither is `skipped`
+    double loss_scale;          // 0: loss_scale and skipped are not printed
     int64_t skipped;            // steps skipped since the run began; 0: not printed
 } LogStep;
 void log_step(Log *log, const LogStep *step);
@@ -66,7 +66,7 @@ void log_end(Log *log, uint64_t weight_hash, int threads);
 // log_event(log, "eval", json_pack("{s:o}", "top1", log_number(65.0))). If writing fails (a full
 // disk), prints a warning and writes no more events.
 void log_event(Log *log, const char *event, json_t *members);
-json_t *log_number(double value);       // null if it is not finite: JSON has no such numbers
+json_t *log_number(double value);       // JSON has no infinite numbers and no NaN: null for these
 // The "config" event: program, git revision, machine, device, time, all options, and the members of
 // `more`, which this call frees.
 void log_config(Log *log, const Args *args, const char *device, json_t *more);

@@ -34,7 +34,7 @@ typedef struct ModelTensor {
     int ndim;
     int64_t shape[4];       // in torch's layout
     int64_t count;
-    size_t offset;          // into the arena of parameters, or of buffers
+    size_t offset;          // where the tensor begins in the arena of parameters, or of buffers
     int layer;
 } ModelTensor;
 

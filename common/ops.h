@@ -70,7 +70,7 @@ typedef struct Scalars {
     int32_t rows_done;  // rows whose loss has been computed; stays 0 if rows_of_batch is 0
     int32_t skip;       // not zero: the update changes nothing
     double over;        // number of rows in the mean of the loss
-    double norm;        // of the gradients, from gradients_norm
+    double norm;        // of the gradients, set by gradients_norm
     double bias_corrections[2];     // AdamW: 1 - beta^updates
 } Scalars;
 // Call it before each step. It copies the settings, sets rows_done, skip and norm to 0, and
@@ -91,8 +91,8 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 // rate, the layer, the number's position in the sample, and the sample's key (a hash of seed, epoch
 // and sample). So backward, and any rank or backend, zeroes the same numbers.
 typedef struct Dropout {
-    float rate;         // 0 to below 1
-    int layer;          // differs between the dropouts of a network
+    float rate;         // the fraction of numbers that become zero: 0 to below 1
+    int layer;          // a different number for each dropout of a network
 } Dropout;
 
 #ifdef __CUDACC__

@@ -12,7 +12,7 @@ typedef struct World {
     int sharers;                // ranks that may use one of this rank's cores, this rank included
     int gpu_place;              // this rank's number among the ranks that share its GPU, from 0
     bool gpus_shared;           // do any ranks share a GPU?
-    const char *address;        // of this machine, as the other ranks reach it; "": no others
+    const char *address;        // this machine's, as the other ranks reach it; "": no other ranks
     Store *store;
 } World;
 

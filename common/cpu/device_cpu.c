@@ -36,7 +36,7 @@ struct Stream {
     void *scratch;              // for the task that runs
     size_t scratch_bytes;
     bool beside;                // the stream has a thread; only then are the fields below used
-    char name[24], wait[40];    // "gradients", "wait for gradients"
+    char name[24], wait[40];    // for the timeline: "gradients", "wait for gradients"
     pthread_t thread;
     pthread_mutex_t lock;       // for all fields below
     pthread_cond_t changed;     // a task was queued, a task is done, or the stream ends
@@ -57,7 +57,7 @@ struct Device {
     Stream compute;
     atomic_size_t bytes;        // of device_alloc's memory that is in use
     pthread_mutex_t lock;       // for the list of blocks
-    struct BlockHeader *blocks; // all of the device's memory
+    struct BlockHeader *blocks; // the list of all blocks of the device's memory
 };
 
 // Precedes every block of device memory, so that device_free finds its size. Its 64 bytes keep

@@ -115,7 +115,7 @@ static void allocate_activations(Model *model)
 
 typedef struct Life {
     int value, part;        // whose gradient it is, and which part of the gradient
-    size_t size, at;        // bytes
+    size_t size, at;        // its bytes, and at which byte of the shared memory it begins
     int from, to;           // the first and last step of backward that needs it
 } Life;
 
@@ -154,7 +154,7 @@ static size_t place(Life *lives, int count)
 static Life life_of(const Model *model, int value, int part, int step)
 {
     const Net *net = model->net;
-    int last = value - 1;   // layer
+    int last = value - 1;   // the last layer in backward that needs the gradient
     if (ops_beside && net->layers[last].kind == OP_CONV)
         while (last > 0 && net->layers[last - 1].kind != OP_CONV)
             last--;

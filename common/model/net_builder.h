@@ -6,7 +6,7 @@
 // they are added; value 0 is the batch of images, or of tokens as one-hot rows.
 typedef struct Layer {
     OpKind kind;
-    char name[56];                  // torch's: "layer1.0.conv1"
+    char name[56];                  // the layer's name in torch: "layer1.0.conv1"
     int in, residual, out;          // residual: -1 if there is none
     int in_part, residual_part;     // which parts of its inputs' gradients this layer writes
     int channels, kernel_h, kernel_w, stride, pad; // output channels; the rest: conv and max pool
@@ -30,13 +30,13 @@ enum { NET_MAX_LAYERS = 512, NET_MAX_VALUES = 512 };
 struct Net {
     Layer layers[NET_MAX_LAYERS];
     int layer_count;
-    char prefix[32];                // of the next layers' names: "layer1.0."
+    char prefix[32];                // begins the names of the next layers: "layer1.0."
     Extent extents[NET_MAX_VALUES];
     int readers[NET_MAX_VALUES];    // number of layers that read each value
     int value_count;
 
     struct Value *values;           // from here on private to model.c and plan.c
-    struct Plan *plans;             // the first has the most rows
+    struct Plan *plans;             // a list; its first plan has the most rows
     const struct Plan *current;     // the plan of the last forward
     uint64_t *keys;                 // of the last forward's samples, for dropout; NULL for images
     const uint64_t *dropout;        // of the last forward: `keys`, or NULL if nothing is dropped
