@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# In three epochs, each rank must use images in three orders: those of the finished step. A run that is resumed after
+# In three epochs, each rank must use images in three orders: those of step 03. A run that is resumed after
 # the first epoch must use the orders of the second and third, and a run that is resumed within the third epoch the
 # order of the third.
 # fails with: rank 0 uses the same order in several epochs
