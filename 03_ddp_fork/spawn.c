@@ -36,7 +36,7 @@ void spawn_options(Args *args, SpawnConfig *config)
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "number of ranks (0: one per GPU; CPU: 2)",
           .max = RANKS_MAX, .first = true },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
-          "end the run if no rank makes progress for so long (0: never)", .min = 0, .max = 1e6 }));
+          "end the run if no rank progresses for this long (0: never)", .min = 0, .max = 1e6 }));
 }
 
 // --- in a child ----------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ static int wait_for_ranks(int size)
         end_ranks(SIGTERM);
     }
     if (asked)
-        fputs("all ranks have ended; --resume auto continues from the last line 'saved'\n", stderr);
+        fputs("all ranks have ended; --resume auto continues from the last checkpoint\n", stderr);
     return first ? first : asked ? 128 + asked : failed ? EXIT_FAILED : 0;
 }
 

@@ -53,7 +53,7 @@ static void train_options(Args *args, Config *c)
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9,
           .first = true },
         { "threads", 0, ARG_INT, &c->threads, "N",
-          "CPU threads (0: OMP_NUM_THREADS or a fair share)", .max = 1024, .local = true },
+          "CPU threads (0: OMP_NUM_THREADS, else a share of cores)", .max = 1024, .local = true },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read samples in a new order each epoch" },
         { "bucket-mb", 0, ARG_DOUBLE, &c->bucket_mb, "MIB",

@@ -27,9 +27,9 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
     args_add(args, ARGS_ROWS(
         { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .local = true },
         { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
-        { "iface", 0, ARG_STRING, &c->interface, "NAME", "interface, such as eth0", .local = true },
+        { "iface", 0, ARG_STRING, &c->interface, "NAME", "the network interface", .local = true },
         { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS",
-          "end the run if no rank makes progress for so long (0: never)", .min = 0, .max = 1e6 }));
+          "end the run if no rank progresses for this long (0: never)", .min = 0, .max = 1e6 }));
 }
 
 static void name_rank(const World *world)       // for the messages of this process

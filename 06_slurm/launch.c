@@ -47,7 +47,7 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks here; gpu: one per GPU" },
+        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks here (gpu: one per GPU)" },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: rank 0's machine" },
@@ -61,14 +61,14 @@ static int count_ranks(const Args *args, const char *text)
     char *end = NULL;
     long ranks = strcmp(text, "gpu") == 0 ? machine_gpus_listed() : strtol(text, &end, 10);
     if ((end && *end) || ranks < 1 || ranks > RANKS_MAX)
-        args_reject(args, "nproc-per-node", "'%s' is neither a number from 1 to %d, nor gpu on a "
-                    "machine where nvidia-smi -L shows a GPU", text, RANKS_MAX);
+        args_reject(args, "nproc-per-node", "'%s' is not a number from 1 to %d; for gpu, "
+                    "nvidia-smi -L must show a GPU", text, RANKS_MAX);
     return (int)ranks;
 }
 
 static void parse(Launch *l, int argc, char **argv)
 {
-    Args args = { .summary = "Starts a program once per rank, and can restart all when one fails.",
+    Args args = { .summary = "Starts a program once per rank; can restart all ranks if one fails.",
                   .operands = "-- PROGRAM [ARGUMENTS]" };
     add_options(&args, l);
     args_parse(&args, argc, argv);

@@ -49,7 +49,7 @@ static void write_file(const StoreConfig *c)
     if (!ours && old.place.port == 0 && access(path, F_OK) == 0)    // not to be overwritten
         FAIL_ERROR(&err);
     bool in_use = ours && tcp_connect(&old.place, 2, &err) >= 0;
-    CHECK(!in_use, "choose another path", "another run is meeting through %s", path);
+    CHECK(!in_use, "choose another path", "another run has a rendezvous at %s", path);
     snprintf(temporary, sizeof temporary, "%.4000s.XXXXXX", path);
     int file = mkostemp(temporary, O_CLOEXEC);      // makes it 0600
     written = file >= 0 && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token,
