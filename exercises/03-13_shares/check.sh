@@ -87,6 +87,6 @@ for rank in 0 1; do
     awk -v rank=$rank '$1 == "update" { print "rank " rank ": " $7 " of " $3 " parameters" }' shares.2.$rank >>gradients
 done
 why="Of some networks, the last parameters have no gradient (model.h). sgd_update's second count says how many of *this*
-share have one, so gradients_in needs the begin of the share. Too large a count reads beyond the gradients."
+share have one, so gradients_in must know where the share begins. Too large a count reads beyond the gradients."
 beside "resnet18: sgd_update gets the number of parameters that have a gradient" same "" \
     "expected                             " needed found gradients

@@ -53,7 +53,7 @@ ends()
 
 new=(--arch lenet --train-samples 24 -b 4 --epochs 2)
 finished new.right 3 "${new[@]}"
-why="If the ranks wait for each other in a broadcast: all of them must name the same sender, rank 0."
+why="If the ranks hang in a broadcast, they have named different senders: all must name rank 0."
 learner new 3 "${new[@]}"
 ends new ""
 why="Equal steps keep equal weights equal. Another broadcast takes time, and changes nothing."

@@ -22,7 +22,7 @@ waits()
     done
     paste -d'\n' sent.0 sent.1 >sent
     paste -d'\n' averaged.0 averaged.1 >averaged
-    why="Buckets of a rank since the start of the run. A bucket that is not averaged still holds this rank's own
+    why="The numbers count a rank's buckets since the start. A bucket that is not averaged still holds this rank's own
 gradients, or a sum that is being computed while the optimizer reads it."
     beside "all buckets are averaged when the optimizer begins${words:+ ($words)}" same "" sent sent averaged averaged
     [ "$status" = 0 ] || wrong "the run succeeds" < <(last_lines "$name")
