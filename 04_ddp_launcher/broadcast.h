@@ -1,5 +1,5 @@
-// broadcast.h - rule 1: all ranks start with the same weights. And an alarm if their weights ever
-// differ.
+// broadcast.h - rule 1: all ranks start with the same weights. Also raises an alarm if their
+// weights ever differ.
 #pragma once
 #include "comm.h"
 

@@ -23,8 +23,8 @@ typedef struct Amp {
     Scalars *scalars;
     bool adapts, scaled;        // does the loss scale adapt; can it differ from 1?
 } Amp;
-// When every rank has the weights and the state. Fails unless all ranks compute in the same type.
-// Prints the type, restores the loss scale or sets its first value, and makes 16-bit weights.
+// Call it when every rank has the weights and the state. Fails unless all ranks compute in the same
+// type. Prints the type, restores the loss scale or sets its first value, and makes 16-bit weights.
 void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state);
 // If the loss scale adapts, stores it and its counts of steps in the state.
 void amp_save(Amp *amp, TrainState *state);

@@ -32,7 +32,7 @@ void eval_begin(Eval *eval, Loader *loader);
 void eval_batch(Eval *eval, const Batch *batch);
 // Waits for all ranks. Returns the sum of their counts; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
-// On rank 0: what --show-naive, --per-class and --predictions ask for.
+// On rank 0, prints or writes what --show-naive, --per-class and --predictions ask for.
 void eval_print(Eval *eval, Log *log);
 
 // The sum of all ranks' statistics of training. Waits for the other ranks.
