@@ -134,7 +134,7 @@ static void set_handlers(void (*handler)(int))
     signal(SIGPIPE, handler == SIG_DFL ? SIG_DFL : SIG_IGN);
 }
 
-// In the child.
+// Runs in the child.
 static _Noreturn void run_program(const Launch *l, int local, pid_t parent)
 {
     int rank = l->node * l->ranks + local;

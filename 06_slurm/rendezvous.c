@@ -60,7 +60,7 @@ static int number(const char *variable)
 }
 
 // launch passes rank 0 a socket that is bound already, so that no other program can take the port.
-// False: there is none for this port.
+// False: there is no such socket for this port.
 static bool inherit_socket(StoreConfig *store)
 {
     store->socket = number("DDP_LISTEN");

@@ -26,7 +26,7 @@ void eval_free(Eval *eval);
 //   }
 //   all = eval_end(eval, &mine);
 //
-// eval_begin copies rank 0's BatchNorm statistics to all ranks, and gives the loader its share.
+// eval_begin gives all ranks rank 0's BatchNorm statistics, and starts loading this rank's share.
 void eval_begin(Eval *eval, Loader *loader);
 // Records the verdicts for the batch, from the model's logits.
 void eval_batch(Eval *eval, const Batch *batch);

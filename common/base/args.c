@@ -193,7 +193,7 @@ static int put_word(int column, int indent, const char *word)
     return column + printf("%*s%s", column < indent ? indent - column : 1, "", word);
 }
 
-// "  -b, --batch-size N        samples in a batch [256]"
+// Prints "  -b, --batch-size N        samples in a batch [256]".
 static void print_row(const Option *option)
 {
     enum { TEXT = 28 };
@@ -260,8 +260,8 @@ static const char *next_value(const Args *args, const Option *option, const char
     return next;
 }
 
-// "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256", "-e". Returns how many words it
-// used: 1 or 2.
+// Parses "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256" or "-e". Returns how many
+// words the option has: 1 or 2.
 static int parse_option(Args *args, const char *word, const char *next)
 {
     bool is_long = word[1] == '-';

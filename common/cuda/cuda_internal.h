@@ -55,7 +55,7 @@ struct Device {
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
 
-// A stream for the libraries' calls. These run one after another, so they share scratch memory.
+// A stream for the libraries' calls. They run one after another, so they can share scratch memory.
 typedef struct Lane {
     Stream *stream;
     cudnnHandle_t cudnn;

@@ -128,7 +128,7 @@ void data_options(Args *args, DataConfig *config)
           .min = 0, .max = 1e8 },
         { "test-samples", 0, ARG_INT, &config->test_count, "N", "test with N samples (0: all)",
           .min = 0, .max = 1e8 },
-        { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches",
+        { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches (0: none)",
           .min = 0, .max = 64, .local = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
           "randomly crop and flip training images (not digits or clothes); text: shift windows" }));

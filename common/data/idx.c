@@ -4,7 +4,7 @@
 //   sizes   d big-endian 32-bit numbers: count[, height, width]
 //   bytes   count [* height * width]
 //
-// They may be gzipped.
+// The files may be gzipped.
 #include "data/formats.h"
 
 #include <limits.h>

@@ -215,7 +215,7 @@ static void slot_load(Worker *worker, int batch)
 
 // --- workers -------------------------------------------------------------------------------------
 
-// Makes the next batch. False: there is none. The caller holds the lock; meanwhile it is released.
+// Makes the next batch. False: there is none. The caller holds the lock, which is free meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;

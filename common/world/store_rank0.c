@@ -174,7 +174,7 @@ static int admit(int socket)
     return refused ? -1 : hello.rank;
 }
 
-// A connection has closed. If its rank has not beaten yet, that rank has not joined.
+// A connection has closed. If its rank has not beaten yet, the rank counts as not joined.
 static void lose(int rank, int socket)
 {
     Peer *p = &server.peers[rank];
@@ -295,7 +295,7 @@ static void report_missing(double now, double waited, bool ends)
          ends ? "missing" : "waiting for", missing);
 }
 
-// Has a rank died? If a supervisor has not ended this process by now, it has not noticed the death.
+// Ends the run if a rank has died. First gives a supervisor death_delay to notice the death.
 static void judge_deaths(double now)
 {
     const Peer *dead = NULL;
