@@ -1,6 +1,6 @@
 // rendezvous.c - finds this process's rank, and connects it to the other ranks.
 //
-//   which rank? from RANK and so on; else from Open MPI or Slurm; else it is alone
+//   which rank? from RANK and so on; else from Open MPI or Slurm; else the process is alone
 //   where?      rank 0's address: from MASTER_ADDR and MASTER_PORT (meet_at), MPI, Slurm or a file
 //   meet        each rank connects to rank 0, which keeps the store from then on (store.h)
 //   agree       the same program? the same options? which ranks share a machine?
@@ -60,7 +60,7 @@ static int number(const char *variable)
 }
 
 // launch passes rank 0 a socket that is bound already, so that no other program can take the port.
-// False: there is none for this port.
+// False: there is no such socket for this port.
 static bool inherit_socket(StoreConfig *store)
 {
     store->socket = number("DDP_LISTEN");
@@ -143,8 +143,8 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
 
 static bool is_set(const char *variable) { return getenv(variable) && getenv(variable)[0]; }
 
-// One source gives rank and size: a size from another might not match. --master-addr and
-// --master-port go with any source. Returns the source's name.
+// One source gives rank and size: a size from another source might not match. --master-addr and
+// --master-port work with any source. Returns the source's name.
 static const char *find_rank(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
     if (is_set("RANK") || is_set("WORLD_SIZE")) {
