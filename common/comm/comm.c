@@ -45,8 +45,8 @@ void comm_broadcast_host(Comm *comm, void *bytes, size_t count)
     device_free(comm->device, on_device);
 }
 
-// A rank has its own link (--slow-network), or its part of one that all share (--shared-link). With
-// both, the slower one counts.
+// Each rank has its own link (--slow-network), or an equal part of a link that all ranks share
+// (--shared-link). With both options, the slower one counts.
 static double network_rate(const CommConfig *config, int size)
 {
     double own = config->slow_network, share = config->shared_link / size;

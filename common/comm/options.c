@@ -1,4 +1,4 @@
-// options.c - a communicator's options, apart from the rest: a program that only reuses ddp.c and
+// options.c - a communicator's options, in their own file: a program that reuses only ddp.c and
 // broadcast.c needs none of them.
 #include "args.h"
 #include "comm.h"

@@ -37,7 +37,7 @@ void model_options(Args *args, const char **arch, GptConfig *gpt)
     *gpt = (GptConfig){ .layers = 4, .heads = 4, .width = 128 };
     args_add(args, ARGS_ROWS(
         { "arch", 'a', ARG_CHOICE, arch, arch_names, "the network", .first = true },
-        { "layers", 0, ARG_INT, &gpt->layers, "N", "gpt: number of blocks (attention and an MLP)",
+        { "layers", 0, ARG_INT, &gpt->layers, "N", "gpt: number of blocks (attention and MLP)",
           .min = 1, .max = 48, .needs = "arch=gpt" },
         { "heads", 0, ARG_INT, &gpt->heads, "N", "gpt: attention heads in each block", .min = 1,
           .max = 256, .needs = "arch=gpt" },

@@ -78,7 +78,7 @@ void optim_options(Args *args, OptimConfig *c)
           "how the learning rate falls during the run" },
         { "milestones", 0, ARG_STRING, &c->milestones, "E,E,..",
           "step: multiply the rate by --gamma at these epochs", .needs = "schedule=step" },
-        { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step: the factor at --milestones", .max = 1,
+        { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step: factor at each milestone", .max = 1,
           .needs = "schedule=step" },
         { "min-lr", 0, ARG_DOUBLE, &c->min_lr, "RATE", "cosine: the final rate", .max = 1e3,
           .needs = "schedule=cosine" },

@@ -69,7 +69,7 @@ void tcp_set_library_interface(const char *interface)
     char exactly[80];       // for NCCL, "eth1" alone also matches "eth10"
     snprintf(exactly, sizeof exactly, "=%s", interface);
     setenv("NCCL_SOCKET_IFNAME", exactly, 0);
-    if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // Open MPI accepts only one of the two
+    if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // Open MPI accepts only one of these variables
         setenv("OMPI_MCA_btl_tcp_if_include", interface, 0);
 }
 
