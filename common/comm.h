@@ -42,11 +42,10 @@ int comm_size(const Comm *comm);
 // when the step is recorded, not when it is replayed.
 uint64_t comm_bytes(const Comm *comm);
 
-// For teaching. With either option, as always with Gloo, the host takes part in calls, so steps are
+// For teaching. With it, as always with Gloo, the host takes part in calls, so steps are
 // not recorded (device.h).
 typedef struct CommConfig {
     double slow_network;    // MB/s: delay calls as if each rank had a link of this rate; 0: off
-    double shared_link;     // MB/s: delay calls as if all ranks shared one such link; 0: off
 } CommConfig;
 typedef struct Args Args;
 void comm_options(Args *args, CommConfig *config);

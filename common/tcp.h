@@ -23,8 +23,8 @@ void tcp_set_library_interface(const char *interface);
 // A socket bound to this address only, non-blocking and close-on-exec. Call listen later. Port 0:
 // the system chooses a port, which is filled in.
 int tcp_bind(TcpPlace *place);
-// The address and port of this side of a socket, or (peer) of the other side.
-TcpPlace tcp_place(int socket, bool peer);
+// The address and port of this side of a socket.
+TcpPlace tcp_place(int socket);
 // From now on a send or receive fails with EAGAIN, and a connect with EINPROGRESS, if nothing moves
 // for `seconds` (0: never). All fail with EINTR when this process continues after a stop.
 void tcp_limit(int socket, double seconds);

@@ -85,8 +85,6 @@ INLINE void moments_merge(const NormJob *j, size_t c)
     const double *rank = j->all;
     double rows = 0, mean = 0, squares = 0;
     for (int r = 0; r < j->processes; r++, rank += 1 + 2 * j->m.columns) {
-        if (rank[0] == 0)
-            continue;
         double together = rows + rank[0], delta = rank[1 + c] - mean, share = rank[0] / together;
         mean += delta * share;
         squares += rank[1 + j->m.columns + c] + delta * delta * rows * share;
