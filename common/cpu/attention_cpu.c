@@ -30,7 +30,7 @@ typedef struct Attention {
     Ops *ops;
     OpSpec spec;                // the caller's, but x.type is f32 if the caller's type is emulated
     Type type;                  // of the caller's x, y and gradients
-    int samples, c, d;          // c: numbers of a token in y; d: how many of them a head makes
+    int samples, c, d;          // c: width of a token; d: width of a head (c / heads)
     int threads;
     Head *heads;
     void *memory;
