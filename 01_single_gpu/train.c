@@ -33,7 +33,7 @@ typedef struct Config {
     LogConfig log;
 } Config;
 
-// Sets the defaults and adds the options. The parts that parse calls do the same for their own.
+// Adds this file's options, with their defaults. parse also calls such a function for other files.
 static void train_options(Args *args, Config *c)
 {
     c->epochs = 5;
@@ -46,7 +46,7 @@ static void train_options(Args *args, Config *c)
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9,
           .first = true },
         { "threads", 0, ARG_INT, &c->threads, "N",
-          "CPU threads (0: OMP_NUM_THREADS or a fair share)", .max = 1024, .local = true },
+          "CPU threads (0: OMP_NUM_THREADS, else a share of cores)", .max = 1024, .local = true },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read samples in a new order each epoch" }));
 }
@@ -79,7 +79,7 @@ typedef struct Job {
     Optim *optim;           // SGD or AdamW, with its state for each parameter
     Scalars *scalars;       // device memory: learning rate and so on
     Stats *train_stats;     // device memory: sums over the current epoch
-    Stats *test_stats;      // device memory
+    Stats *test_stats;      // device memory: sums over the test set
     Loader *train, *test;
     const Batch *batch;     // the current batch
     Replay *replay;         // recordings of train_step
@@ -114,7 +114,7 @@ static void forward_backward(Job *job, const Batch *batch)
     model_forward(job->model, batch->inputs, batch->rows, true);
     loss_cross_entropy(job->ops, batch->label_count, job->data.train.classes, job->model->logits,
                        batch->labels, job->scalars, job->train_stats, job->model->dlogits);
-    model_backward(job->model, NULL, NULL);     // calls nothing when gradients are final
+    model_backward(job->model, NULL, NULL);     // NULL: no call when gradients are final
 }
 
 // If a gradient is infinite or NaN, gradients_check counts it, and optim_step changes nothing.
@@ -221,8 +221,8 @@ static void save_within_epoch(Job *job)
     save(job, "");
 }
 
-// After an epoch's last step. Saves before the evaluation, so that no step is lost if it fails, and
-// after it, as the start of the next epoch.
+// After an epoch's last step. Saves before the evaluation, so that no step is lost if that fails,
+// and again after the evaluation, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {
     save_within_epoch(job);
@@ -236,7 +236,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first: no file may name a best_top1 that .best does not have
+        save(job, ".best");     // first: no saved best_top1 may be above that of .best
     save(job, "");
 }
 
@@ -257,8 +257,8 @@ static bool train_epoch(Job *job)
     log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
-        // A recording (a CUDA graph) holds addresses: each of the loader's buffers needs its own.
-        // It also holds sizes. A short batch, always in the same buffer, needs a recording, too.
+        // A recording (a CUDA graph) holds addresses and sizes. So each of the loader's buffers
+        // needs its own recording, and so does a short batch, which is always in the same buffer.
         int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
         replay_run(job->replay, key, train_step, job);
         count_step(job);
@@ -305,7 +305,7 @@ static void open_data(Job *job)
         FAIL_ERROR(&error);
     if (!data_open(&job->data, &job->config->data, job->config->seed, &error))
         FAIL_ERROR(&error);
-    job->log = log_new(&job->config->log, job->from != NULL);   // appends if it resumes
+    job->log = log_new(&job->config->log, job->from != NULL);   // appends if the run resumes
 }
 
 static void open_model(Job *job)
@@ -331,7 +331,7 @@ static void open_loaders(Job *job)
                             .workers = job->config->data.workers };
     job->train = loader_new(job->device, &job->data.train, &config);
     config.augment = job->data.plain;
-    config.fill_last = true;    // with rows that do not count: all batches have one size
+    config.fill_last = true;    // pads the last batch with rows that do not count
     job->test = loader_new(job->device, &job->data.test, &config);
 }
 
@@ -394,7 +394,7 @@ static void close_job(Job *job)
     optim_free(job->optim);
     model_free(job->model);
     ops_free(job->ops);
-    device_close(job->device);      // with what is left on it: scalars and sums
+    device_close(job->device);      // also frees what is left on it: scalars and sums
     log_free(job->log);
     data_close(&job->data);
     trace_close();
@@ -403,7 +403,7 @@ static void close_job(Job *job)
 static int run(Job *job)
 {
     trace_open(job->config->log.trace);
-    launcher_check(1);      // mpirun and the like would start several independent runs
+    launcher_check(1);      // fails under mpirun and the like: each process would run alone
     choose_files(job);
     interrupt_install();
     open_data(job);

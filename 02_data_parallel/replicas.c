@@ -5,11 +5,11 @@
 //   scatter      the inputs of a batch          ==>       their piece of them
 //   forward      its own piece                            their piece
 //   gather       the logits of the whole batch  <==       those of their piece
-//   (loss)       the caller's                             -
+//   (loss)       computed by the caller                   -
 //   scatter      the gradient of the logits     ==>       their piece of it
 //   backward     its own piece                            their piece
 //   reduce       adds up the gradients          <==       those of their piece
-//   (optimizer)  the caller's                             -
+//   (optimizer)  run by the caller                        -
 //
 // In every step, the first device sends the whole model and receives all gradients. While it adds
 // them up and runs the optimizer, the others idle.
@@ -30,7 +30,7 @@ typedef struct Replica {
     Device *device;
     Ops *ops;               // NULL on the first device, where the caller has it
     Model *model;           // the caller's on the first device, a copy on the others
-    int first, rows;        // this device's piece of the batch; 0 rows: it idles
+    int first, rows;        // this device's piece of the batch; 0 rows: the device idles
     float *buffer;          // for the inputs of the piece; NULL on the first device
     const float *input;     // what the model reads
     char name[24];          // "device 1"
@@ -48,12 +48,12 @@ struct Replicas {
     float *scratch;         // on the first device: a copy of another device's gradients, or NULL
     Network network;
     Team *team;             // a thread per replica; the caller's thread serves the first
-    const char *phase;      // what all threads do now
+    const char *phase;      // the name of what all threads do now
     Part *part;
     int64_t steps;          // training steps since the last report
-    double began;           // s: when the first of them began
-    const char *phases[PHASES_MAX];     // their names, in order
-    double seconds[PHASES_MAX];         // that each took, in all these steps
+    double began;           // s: when the first of these steps began
+    const char *phases[PHASES_MAX];     // the names of the phases, in order
+    double seconds[PHASES_MAX];         // that each phase took in all these steps
 };
 
 // --- what a device does in each phase ------------------------------------------------------------

@@ -20,7 +20,7 @@ struct Ddp {
     Comm *comm;
     DdpHook hook;
     void *arg;
-    size_t begin;           // those before it have been sent
+    size_t begin;           // gradients before it have been sent
     size_t bucket;          // gradients in a bucket, at least; the last one may have fewer
     Stream *stream;         // on which buckets are sent
     Event *final, *averaged;

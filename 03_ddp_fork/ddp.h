@@ -13,10 +13,10 @@ Ddp *ddp_new(float *grads, size_t count, Device *device, Comm *comm, size_t buck
 void ddp_free(Ddp *ddp);    // after comm_free: the communicator may wait for ddp's stream
 
 // Backward calls it when all work that makes these gradients final is on the compute stream. Fails
-// unless the range begins where the last one ended. arg: the Ddp.
+// unless the range begins where the previous range ended. arg: the Ddp.
 void ddp_ready(void *arg, size_t offset, size_t count);
-// After backward. Later work on the compute stream sees gradients that are averaged over all ranks.
-// Fails if backward has left out a gradient.
+// Call it after backward. Later work on the compute stream sees gradients that are averaged over
+// all ranks. Fails if backward has left out a gradient.
 void ddp_wait(Ddp *ddp);
 
 // PyTorch's communication hook, for programs that send gradients in a form of their own: takes the

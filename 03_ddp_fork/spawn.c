@@ -25,7 +25,7 @@
 
 enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
 
-static pid_t pids[RANKS_MAX];               // of the ranks that live, else 0
+static pid_t pids[RANKS_MAX];               // each rank's process; 0: it has ended
 static volatile sig_atomic_t asked;         // the signal that asked the parent to end, or 0
 static volatile sig_atomic_t over;          // GRACE has passed: the remaining ranks were killed
 
@@ -36,7 +36,7 @@ void spawn_options(Args *args, SpawnConfig *config)
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "number of ranks (0: one per GPU; CPU: 2)",
           .max = RANKS_MAX, .first = true },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
-          "end the run if no rank makes progress for so long (0: never)", .min = 0, .max = 1e6 }));
+          "end the run if no rank progresses for this long (0: never)", .min = 0, .max = 1e6 }));
 }
 
 // --- in a child ----------------------------------------------------------------------------------
@@ -44,11 +44,11 @@ void spawn_options(Args *args, SpawnConfig *config)
 static void become_rank(int rank, StoreConfig *store, pid_t parent, World *world)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);       // a rank does not outlive its parent
-    if (getppid() != parent)                // it died before the line above
+    if (getppid() != parent)                // the parent died before the line above
         _exit(EXIT_REPORTED);
     check_set_rank(rank, store->size);      // messages name the rank
     if (rank > 0)
-        close(store->socket);               // rank 0 listens at it
+        close(store->socket);               // only rank 0 listens at it
     store->rank = rank;
     store_join(store, world);               // returns when all ranks are there
     world->rank = world->local_rank = rank;
@@ -73,11 +73,11 @@ static void kill_ranks(int number)
     end_ranks(SIGKILL);
 }
 
-// A signal for the parent is meant for all ranks. A second one does not postpone their end.
+// A signal for the parent is meant for all ranks. A second signal does not postpone their end.
 static void pass_on(int number)
 {
     if (!asked)
-        alarm(GRACE);                       // then kill_ranks
+        alarm(GRACE);                       // then kill_ranks runs
     asked = number;
     end_ranks(number);
 }
@@ -91,8 +91,7 @@ static int rank_of(pid_t pid)
 }
 
 // Returns the run's exit status: that of the first rank that failed, unless it ended because
-// another had failed or because the parent got a signal. The status of weights that differ always
-// counts.
+// another rank had failed or because the parent got a signal. EXIT_RANKS_DIFFER always counts.
 static int wait_for_ranks(int size)
 {
     int status = 0, first = 0, failed = 0;  // first: the status of the rank to blame
@@ -106,15 +105,15 @@ static int wait_for_ranks(int size)
         if (code == 0 || first || over || (asked && code != EXIT_RANKS_DIFFER))
             continue;
         failed = 1;
-        alarm(GRACE);                       // then kill_ranks: a rank may hang
+        alarm(GRACE);                       // then kill_ranks runs: a rank may hang
         if (code == EXIT_REPORTED)
-            continue;                       // (check.h) the rank that failed is yet to be seen
+            continue;                       // (check.h) waitpid has yet to return the failed rank
         first = code;
         report_death(rank, size, pid, status);
         end_ranks(SIGTERM);
     }
     if (asked)
-        fputs("all ranks have ended; --resume auto continues from the last line 'saved'\n", stderr);
+        fputs("all ranks have ended; --resume auto continues from the last checkpoint\n", stderr);
     return first ? first : asked ? 128 + asked : failed ? EXIT_FAILED : 0;
 }
 
@@ -128,7 +127,7 @@ void spawn(const SpawnConfig *config, World *world)
     StoreConfig store = { .size = size, .place = { "127.0.0.1", 0 }, .timeout = config->timeout,
                           .supervised = true };     // this process names a rank that dies
     pid_t parent = getpid();
-    store_new_token(store.token);           // no other program's processes can join
+    store_new_token(store.token);           // so that no other program's processes can join
     store.socket = tcp_bind(&store.place);  // the system chooses a port
     fflush(NULL);                           // else every child would print what is buffered
     for (int rank = 0; rank < size; rank++) {

@@ -4,9 +4,9 @@
 //   rank 0         | exec | meet | step | step | waits        X       | exec | resume ...
 //   rank 1         |   exec | meet | step | step X                    |   exec | resume ...
 //
-// It forks and waits as spawn() does in the step before. But each child then executes any program,
-// which learns its rank from the environment. All that a rank starts must end with it, so each rank
-// has a process group of its own. The keys Ctrl-C and Ctrl-Z then reach only launch.
+// launch forks and waits as spawn() does in the step before. But each child then executes another
+// program, which learns its rank from the environment. All that a rank starts must end with the
+// rank, so each has its own process group. The keys Ctrl-C and Ctrl-Z then reach only launch.
 //
 // Several machines have a launch each. The launches do not communicate. When a rank fails, the
 // ranks on the other machines notice it (store.h) and end. Then each launch can restart its ranks.
@@ -29,14 +29,14 @@
 
 enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
 
-static pid_t groups[RANKS_MAX];             // of this machine's ranks; 0: all processes in it ended
-static volatile sig_atomic_t asked, asks;   // the last signal that asked to end, or 0; how often
+static pid_t groups[RANKS_MAX];             // each rank's process group; 0: no process is left
+static volatile sig_atomic_t asked, asks;   // the last signal, or 0; how many INT and TERM came
 static volatile sig_atomic_t over;          // the remaining ranks were killed
 static sigset_t held;                       // pass_on's signals: blocked, except while launch waits
 
 typedef struct Launch {
     int ranks, nodes, node, port, restarts;     // the options
-    const char *each, *master;                  // each: ranks per node, as text
+    const char *each, *master;                  // the values of -n and --master-addr
     char **program;
     TcpPlace place;         // where rank 0 listens
     int bound;              // rank 0's socket, if rank 0 runs on this machine
@@ -47,7 +47,7 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks here; gpu: one per GPU" },
+        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks here (gpu: one per GPU)" },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: rank 0's machine" },
@@ -61,21 +61,21 @@ static int count_ranks(const Args *args, const char *text)
     char *end = NULL;
     long ranks = strcmp(text, "gpu") == 0 ? machine_gpus_listed() : strtol(text, &end, 10);
     if ((end && *end) || ranks < 1 || ranks > RANKS_MAX)
-        args_reject(args, "nproc-per-node", "'%s' is neither a number from 1 to %d, nor gpu on a "
-                    "machine where nvidia-smi -L shows a GPU", text, RANKS_MAX);
+        args_reject(args, "nproc-per-node", "'%s' is not a number from 1 to %d; for gpu, "
+                    "nvidia-smi -L must show a GPU", text, RANKS_MAX);
     return (int)ranks;
 }
 
 static void parse(Launch *l, int argc, char **argv)
 {
-    Args args = { .summary = "Starts a program once per rank, and can restart all when one fails.",
+    Args args = { .summary = "Starts a program once per rank; can restart all ranks if one fails.",
                   .operands = "-- PROGRAM [ARGUMENTS]" };
     add_options(&args, l);
     args_parse(&args, argc, argv);
     l->program = args.rest;
     l->ranks = count_ranks(&args, l->each);
     if (l->nodes > 1 && l->port == 0)
-        l->port = 29500;                    // all machines must know it
+        l->port = 29500;                    // all machines must know the port
     if (!l->program[0])
         FAIL_USAGE("launch -n 2 -- PROGRAM", "launch: no program was given");
 }
@@ -93,7 +93,7 @@ static void set_number(const char *name, long long value)
 static void bind_place(Launch *l)
 {
     if (l->nodes > 1 && !l->master)
-        return;                             // the program itself knows where to meet
+        return;                             // then the program itself must know where to meet
     l->place = tcp_resolve(l->nodes > 1 ? l->master : "127.0.0.1", l->port);
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(l->master, l->place.address))
         WARN("on rank 0's machine, ip -brief address shows its addresses", "--master-addr %.200s "
@@ -107,7 +107,7 @@ static void set_environment(const Launch *l, int start)
     int share = core_count() / l->ranks;
     char token[STORE_TOKEN];
     store_new_token(token);
-    if (l->nodes == 1)                      // else each machine would make its own
+    if (l->nodes == 1)                      // else each launch would make its own
         setenv("DDP_TOKEN", token, 0);
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
@@ -134,7 +134,7 @@ static void set_handlers(void (*handler)(int))
     signal(SIGPIPE, handler == SIG_DFL ? SIG_DFL : SIG_IGN);
 }
 
-// In the child.
+// Runs in the child.
 static _Noreturn void run_program(const Launch *l, int local, pid_t parent)
 {
     int rank = l->node * l->ranks + local;
@@ -226,11 +226,11 @@ static bool ends_as_asked(int status)
 }
 
 // Returns the status of the first rank that failed by itself, not because of another rank or of a
-// signal. If all have ended because of a rank on another machine, returns 1: they also restart.
+// signal. If all have ended because of a rank on another machine, returns 1, and they restart, too.
 static int wait_for_ranks(const Launch *l)
 {
     int status = 0, first = 0, failed = 0;
-    sigprocmask(SIG_UNBLOCK, &held, NULL);  // what came while the ranks were started is passed on
+    sigprocmask(SIG_UNBLOCK, &held, NULL);  // passes on the signals that came while ranks started
     for (int left = l->ranks; left > 0;) {
         pid_t pid = waitpid(-1, &status, 0);
         int local = local_rank_of(pid), code = exit_code(status);
@@ -245,9 +245,9 @@ static int wait_for_ranks(const Launch *l)
             asked = code - 128;
             continue;                       // the others may still be saving
         }
-        alarm(GRACE);                       // then kill_ranks: a rank may hang
+        alarm(GRACE);                       // then kill_ranks runs: a rank may hang
         if (code == EXIT_REPORTED)
-            continue;                       // the rank that failed is yet to be seen
+            continue;                       // waitpid has yet to return the rank that failed
         first = code;
         report_death(l->node * l->ranks + local, l->nodes * l->ranks, pid, status);
         send_to_ranks(SIGTERM);
@@ -255,7 +255,7 @@ static int wait_for_ranks(const Launch *l)
     }
     alarm(0);
     if (!asked)
-        send_to_ranks(SIGTERM);             // ends what ranks left running, unless it may be saving
+        send_to_ranks(SIGTERM);             // else processes that ranks left may still be saving
     for (int tenths = 0; tenths < 10 * GRACE && send_to_ranks(0) > 0; tenths++)
         usleep(100000);
     send_to_ranks(SIGKILL);

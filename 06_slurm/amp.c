@@ -39,9 +39,9 @@ void amp_options(Args *args, AmpConfig *config)
         { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
           "type to compute in (auto: the fastest of this device; off: f32)", .first = true },
         { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
-          "fixed factor on the loss (0: none, but fp16 adapts one)", 0, 0x1p40 },
+          "fixed loss scale (0: adaptive in fp16, otherwise none)", 0, 0x1p40 },
         { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
-          "fp16: double the loss scale after N steps without overflow", 1, 1e9,
+          "fp16: double the loss scale after N steps without an overflow", 1, 1e9,
           .needs = "amp=auto|fp16" },
         { "clip-norm", 0, ARG_DOUBLE, &config->clip_norm, "X",
           "scale all gradients down together if their total norm exceeds X (0: never)", 0, 1e9 }));

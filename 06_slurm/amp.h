@@ -23,8 +23,8 @@ typedef struct Amp {
     Scalars *scalars;
     bool adapts, scaled;        // does the loss scale adapt; can it differ from 1?
 } Amp;
-// When every rank has the weights and the state. Fails unless all ranks compute in the same type.
-// Prints the type, restores the loss scale or sets its first value, and makes 16-bit weights.
+// Call it when every rank has the weights and the state. Fails unless all ranks compute in the same
+// type. Prints the type, restores the loss scale or sets its first value, and makes 16-bit weights.
 void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state);
 // If the loss scale adapts, stores it and its counts of steps in the state.
 void amp_save(Amp *amp, TrainState *state);
@@ -39,5 +39,5 @@ void amp_update(Amp *amp);
 // Waits for the device. Sets the line's norm of the last gradients, loss scale and skipped steps.
 void amp_describe(Amp *amp, LogStep *line);
 // Ends the run if a loss or a gradient was not finite. But while an adaptive loss scale is at least
-// 1, it allows gradients that are not finite: those steps were skipped.
+// 1, such gradients are allowed: their steps were skipped.
 void amp_check_finite(Amp *amp, const Stats *stats, const TrainState *state);

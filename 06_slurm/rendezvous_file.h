@@ -17,4 +17,4 @@
 // socket and writes the file, in one rename, so that no rank reads half of it. The others look for
 // it in store_join. Ends the program if `meet` is not file:PATH, or if rank 0 cannot write it.
 void rendezvous_file(const RendezvousConfig *config, bool one_host, StoreConfig *store);
-void rendezvous_file_remove(void);      // if this process has written it
+void rendezvous_file_remove(void);      // removes the file if this process has written it

@@ -97,7 +97,7 @@ const char *slurm_first_host(void)
     return first_host(hosts);
 }
 
-// Many machines resolve their own name to 127.0.1.1. Then their first other address is used.
+// Many machines resolve their own name to 127.0.1.1. They then use their first other address.
 static void leave_loopback(const char *host, TcpAddress address)
 {
     Error error;
@@ -155,14 +155,14 @@ static int tasks_of_job(void)
 
 void slurm_refuse(void)
 {
-    const char *cores = get("SLURM_CPUS_PER_TASK");
+    const char *cores = get("SLURM_CPUS_PER_TASK");    // srun 22.05 and 23.02 do not inherit it
     int tasks = tasks_of_job();
     if (tasks <= 1)
         return;
     WARN("", "job %s has %d tasks, and this process is not one of them; srun starts them:",
          get("SLURM_JOB_ID"), tasks);
-    fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s ...\n\n",     // srun 22.05, 23.02 do
-            cores ? " --cpus-per-task=" : "", cores ? cores : "",          // not take the job's
+    fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s ...\n\n",
+            cores ? " --cpus-per-task=" : "", cores ? cores : "",
             program_invocation_name);
     exit(EXIT_USAGE);
 }

@@ -35,7 +35,7 @@ struct Eval {
     Device *device;
     Comm *comm;
     Verdict *verdicts;          // of this rank's batches, one after the other; device
-    Stats *stats;               // room for eval_sum; device
+    Stats *stats;               // device memory for eval_sum
     Result result;              // this rank's counts; after the sum, those of all ranks
 };
 

@@ -26,13 +26,13 @@ void eval_free(Eval *eval);
 //   }
 //   all = eval_end(eval, &mine);
 //
-// eval_begin copies rank 0's BatchNorm statistics to all ranks, and gives the loader its share.
+// eval_begin gives all ranks rank 0's BatchNorm statistics, and starts loading this rank's share.
 void eval_begin(Eval *eval, Loader *loader);
 // Records the verdicts for the batch, from the model's logits.
 void eval_batch(Eval *eval, const Batch *batch);
 // Waits for all ranks. Returns the sum of their counts; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
-// On rank 0: what --show-naive, --per-class and --predictions ask for.
+// On rank 0, prints or writes what --show-naive, --per-class and --predictions ask for.
 void eval_print(Eval *eval, Log *log);
 
 // The sum of all ranks' statistics of training. Waits for the other ranks.

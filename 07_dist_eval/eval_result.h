@@ -13,13 +13,13 @@ void result_options(Args *args, ResultConfig *config);
 
 // All counts are integers, so that their sum over ranks does not depend on the order. A loss, at
 // most 2^30, is rounded to a multiple of 2^-32; the whole parts and the fractions are two sums.
-enum { IMAGES, TOP1, TOP5, COUNTS };                    // of each class
-enum { LOSS, FRACTION, NOT_FINITE, TOTALS };            // of all
+enum { IMAGES, TOP1, TOP5, COUNTS };                    // counts of each class
+enum { LOSS, FRACTION, NOT_FINITE, TOTALS };            // of all classes together
 typedef struct Result {
     const Data *data;
     int64_t *counts;        // (classes, COUNTS), then (TOTALS)
     size_t counted;         // length of counts
-    Verdict *verdicts;      // one per test label, in their order, or NULL
+    Verdict *verdicts;      // one per test label, in their order; or NULL
 } Result;
 
 // verdicts: allocates one per label; the caller fills them.
@@ -27,7 +27,7 @@ void result_init(Result *result, const Data *data, bool verdicts);
 void result_free(Result *result);
 // Sets the counts to those of these verdicts. Padding, with a negative label, does not count.
 void result_count(Result *result, const Verdict *verdicts, size_t count);
-// The totals of the counts.
+// The sums of the counts over all classes.
 Stats result_stats(const Result *result);
 // Logs a line for each class and writes the file of predictions, if the options ask for them. The
 // file appears complete or not at all. Fails if it cannot be written.

@@ -1,6 +1,6 @@
 // rendezvous.c - finds this process's rank, and connects it to the other ranks.
 //
-//   which rank? from RANK and so on; else from Open MPI or Slurm; else it is alone
+//   which rank? from RANK and so on; else from Open MPI or Slurm; else the process is alone
 //   where?      rank 0's address: from MASTER_ADDR and MASTER_PORT (meet_at), MPI, Slurm or a file
 //   meet        each rank connects to rank 0, which keeps the store from then on (store.h)
 //   agree       the same program? the same options? which ranks share a machine?
@@ -29,9 +29,9 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
     args_add(args, ARGS_ROWS(
         { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .local = true },
         { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
-        { "iface", 0, ARG_STRING, &c->interface, "NAME", "interface, such as eth0", .local = true },
+        { "iface", 0, ARG_STRING, &c->interface, "NAME", "the network interface", .local = true },
         { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS",
-          "end the run if no rank makes progress for so long (0: never)", .min = 0, .max = 1e6 },
+          "end the run if no rank progresses for this long (0: never)", .min = 0, .max = 1e6 },
         { "rendezvous", 0, ARG_STRING, &c->meet, "file:PATH", "under Slurm or launch: meet through "
           "a file on a disk that all hosts see", .local = true }));
 }
@@ -60,13 +60,13 @@ static int number(const char *variable)
 }
 
 // launch passes rank 0 a socket that is bound already, so that no other program can take the port.
-// False: there is none for this port.
+// False: there is no such socket for this port.
 static bool inherit_socket(StoreConfig *store)
 {
     store->socket = number("DDP_LISTEN");
     unsetenv("DDP_LISTEN");
     return store->socket > STDERR_FILENO &&
-           tcp_place(store->socket, false).port == store->place.port;
+           tcp_place(store->socket).port == store->place.port;
 }
 
 // Every rank knows rank 0's address and port. On one host, without --iface, the loopback is enough.
@@ -143,8 +143,8 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
 
 static bool is_set(const char *variable) { return getenv(variable) && getenv(variable)[0]; }
 
-// One source gives rank and size: a size from another might not match. --master-addr and
-// --master-port go with any source. Returns the source's name.
+// One source gives rank and size: a size from another source might not match. --master-addr and
+// --master-port work with any source. Returns the source's name.
 static const char *find_rank(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
     if (is_set("RANK") || is_set("WORLD_SIZE")) {

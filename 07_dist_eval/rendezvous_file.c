@@ -10,10 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TITLE "ddp.c rendezvous\n"      // then the run, the token, and rank 0's place
+#define TITLE "ddp.c rendezvous\n"      // line 1; then the run, the token, and rank 0's place
 
-static const char *path;        // of the file
-static bool written;            // by this process
+static const char *path;        // the file's path
+static bool written;            // this process has written the file
 
 void rendezvous_file_remove(void)
 {
@@ -46,12 +46,12 @@ static void write_file(const StoreConfig *c)
     StoreConfig old = *c;
     old.place.port = 0;
     bool ours = read_file(&old, &err);
-    if (!ours && old.place.port == 0 && access(path, F_OK) == 0)    // not to be overwritten
+    if (!ours && old.place.port == 0 && access(path, F_OK) == 0)    // not a rendezvous file
         FAIL_ERROR(&err);
     bool in_use = ours && tcp_connect(&old.place, 2, &err) >= 0;
-    CHECK(!in_use, "choose another path", "another run is meeting through %s", path);
+    CHECK(!in_use, "choose another path", "another run has a rendezvous at %s", path);
     snprintf(temporary, sizeof temporary, "%.4000s.XXXXXX", path);
-    int file = mkostemp(temporary, O_CLOEXEC);      // makes it 0600
+    int file = mkostemp(temporary, O_CLOEXEC);      // gives it mode 0600
     written = file >= 0 && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token,
                                    c->place.address, c->place.port) > 0 &&
               fsync(file) == 0 && rename(temporary, path) == 0;

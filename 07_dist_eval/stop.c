@@ -43,7 +43,7 @@ void stop_agree(Stop *stop)
     }
     if (step == 0) {
         event_sync(stop->fetched);
-        if (*stop->average > 0)     // it does not show which signal another rank got
+        if (*stop->average > 0)     // the average does not show which signal a rank got
             interrupt_stop(interrupt_received() ? interrupt_received() : SIGTERM);
         *stop->request = (float)interrupt_received();
         copy_to_device(stream, sent, stop->request, sizeof *sent);

@@ -49,7 +49,7 @@ typedef struct Config {
     LogConfig log;
 } Config;
 
-// Sets the defaults and adds the options. The parts that parse calls do the same for their own.
+// Adds this file's options, with their defaults. parse also calls such a function for other files.
 static void train_options(Args *args, Config *c)
 {
     c->epochs = 5;
@@ -69,7 +69,7 @@ static void train_options(Args *args, Config *c)
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: never)", 0, 1e9,
           .first = true },
         { "threads", 0, ARG_INT, &c->threads, "N",
-          "CPU threads (0: OMP_NUM_THREADS or a fair share)", .max = 1024, .local = true },
+          "CPU threads (0: OMP_NUM_THREADS, else a share of cores)", .max = 1024, .local = true },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read samples in a new order each epoch" },
         { "bucket-mb", 0, ARG_DOUBLE, &c->bucket_mb, "MIB",
@@ -117,7 +117,7 @@ typedef struct Job {
     Replay *replay;         // recordings of train_step
     TrainState state;       // how far the run is; saved in checkpoints
     World world;            // this process's rank, and the number of ranks
-    Comm *comm, *norms;     // for gradients, state and hashes; for BatchNorm, or NULL
+    Comm *comm, *norms;     // for gradients, state and hashes; norms: for --sync-bn, or NULL
     Sampler sampler;
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
@@ -131,7 +131,7 @@ typedef struct Job {
 static int samples_per_epoch(const Job *job) { return sampler_share(&job->sampler); }
 static int global_batch(const Job *job) { return job->config->batch_size * job->world.size; }
 
-// Rule 2: different samples. If shuffled, their order depends on seed + epoch.
+// Rule 2: each rank gets different samples. If shuffled, their order depends on seed + epoch.
 static void choose_samples(Job *job)
 {
     int count = samples_per_epoch(job);
@@ -162,7 +162,7 @@ static void forward_backward(Job *job, const Batch *batch)
 static void apply_gradients(Job *job)
 {
     Model *model = job->model;
-    ddp_wait(job->ddp);         // Rule 3: the same step, with the average of all ranks' gradients
+    ddp_wait(job->ddp);         // Rule 3: all ranks take the same step, with the average gradients
     amp_unscale(&job->amp);
     amp_clip(&job->amp);
     gradients_check(job->ops, model->grad_count, model->grads, job->scalars, job->train_stats);
@@ -272,14 +272,14 @@ static void save(Job *job, const char *suffix)
 // The saved state includes the epoch's sums so far.
 static void save_within_epoch(Job *job)
 {
-    // Of all ranks: after a restart rank 0 begins with these sums, and the others begin with 0.
+    // Sums over all ranks: after a restart rank 0 begins with these, and the others begin with 0.
     job->state.running = eval_sum(job->eval, read_finite(job, job->train_stats));
     compare_hashes(job->comm, job->device, model_hash(job->model)); // save only what all ranks have
     save(job, "");
 }
 
-// After an epoch's last step. Saves before the evaluation, so that no step is lost if it fails, and
-// after it, as the start of the next epoch.
+// After an epoch's last step. Saves before the evaluation, so that no step is lost if that fails,
+// and again after the evaluation, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {
     save_within_epoch(job);
@@ -293,7 +293,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first: no file may name a best_top1 that .best does not have
+        save(job, ".best");     // first: no saved best_top1 may be above that of .best
     save(job, "");
 }
 
@@ -314,8 +314,8 @@ static bool train_epoch(Job *job)
     log_progress_begin(job->log, job->state.epoch + 1, job->config->epochs);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
-        // A recording (a CUDA graph) holds addresses: each of the loader's buffers needs its own.
-        // It also holds sizes. A short batch, always in the same buffer, needs a recording, too.
+        // A recording (a CUDA graph) holds addresses and sizes. So each of the loader's buffers
+        // needs its own recording, and so does a short batch, which is always in the same buffer.
         int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
         replay_run(job->replay, key, train_step, job);
         stop_agree(job->stop);
@@ -407,11 +407,11 @@ static void open_loaders(Job *job)
 {
     LoaderConfig config = { .shape = job->model->input, .augment = job->data.augment,
                             .workers = job->config->data.workers };
-    config.shape.n = job->config->batch_size;   // of all parts together
+    config.shape.n = job->config->batch_size;   // the rows of all parts together
     job->train = loader_new(job->device, &job->data.train, &config);
     config.shape = job->model->input;
     config.augment = job->data.plain;
-    config.fill_last = true;    // with rows that do not count: all batches have one size
+    config.fill_last = true;    // pads the last batch with rows that do not count
     job->test = loader_new(job->device, &job->data.test, &config);
 }
 
@@ -487,7 +487,7 @@ static void close_job(Job *job)
     optim_free(job->optim);
     model_free(job->model);
     ops_free(job->ops);
-    device_close(job->device);      // with what is left on it: scalars and sums
+    device_close(job->device);      // also frees what is left on it: scalars and sums
     log_free(job->log);
     data_close(&job->data);
     trace_close();
@@ -518,7 +518,7 @@ static int run(Job *job)
     comm_free(job->norms);
     comm_free(job->comm);       // waits for all ranks
     ddp_free(job->ddp);
-    store_leave(&job->world);   // from now on the end of this process is no death
+    store_leave(&job->world);   // the end of this process no longer counts as a death
     stop_free(job->stop);
     close_job(job);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;

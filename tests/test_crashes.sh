@@ -124,7 +124,7 @@ hangs() # hangs NAME N RANK WHEN
 # asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
 {
-    local answer="all ranks have ended; --resume auto continues from the last line 'saved'"
+    local answer="all ranks have ended; --resume auto continues from the last checkpoint"
     [ $how = forked ] || answer="stopping after this step or evaluation; Ctrl-C again stops at once"
     hit "${@:1:5}" CRASH_WHOM="$6"
     is_over "$1" $((128 + $(kill -l "$5"))) 5

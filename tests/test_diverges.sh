@@ -62,7 +62,7 @@ check "fewer: builds" build_with fewer 03_ddp_fork ddp.c "$reduce" \
 
 last="after epoch 1, step 2; [0-9]+ calls, the last:"
 fails 1 ./another -n 3 --timeout 1
-says "progress for 1 s \(--timeout\); in their call [0-9]+ rank 0 is in all_reduce of ([0-9]+) \(gradients\), in \
+says "progress for 1 s \(--timeout\); at call [0-9]+, rank 0 is in all_reduce of ([0-9]+) \(gradients\), in \
 backward, rank 1 in broadcast of \1 \(gradients\), in backward$"
 says "rank 1 of 3 \(.*, pid [0-9]+\): $last broadcast of [0-9]+ \(gradients\), in backward$"
 lines 5

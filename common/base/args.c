@@ -1,4 +1,4 @@
-// args.c - what the option table drives: parsing, --help, and all values as text and JSON.
+// args.c - parses options, prints --help, and gives all values as text and as JSON.
 #include "args.h"
 #include "check.h"
 
@@ -145,7 +145,7 @@ void args_reject(const Args *args, const char *option, const char *format, ...)
     exit(EXIT_USAGE);
 }
 
-// Decimal only: strtod would also take "inf", "nan" and "0x1p3".
+// Accepts only decimal numbers: strtod would also take "inf", "nan" and "0x1p3".
 static double read_number(const Args *args, const Option *option, const char *text)
 {
     bool real = option->type == ARG_DOUBLE;
@@ -193,7 +193,7 @@ static int put_word(int column, int indent, const char *word)
     return column + printf("%*s%s", column < indent ? indent - column : 1, "", word);
 }
 
-// "  -b, --batch-size N        samples in a batch [256]"
+// Prints "  -b, --batch-size N        samples in a batch [256]".
 static void print_row(const Option *option)
 {
     enum { TEXT = 28 };
@@ -203,7 +203,7 @@ static void print_row(const Option *option)
     value_text(option, value, sizeof value);
     bool number = option->type >= ARG_INT && option->type <= ARG_DOUBLE;
     if (number && number_of(option) < option->min)
-        *value = '\0';              // the help text names this default, which cannot be typed
+        *value = '\0';              // users cannot type this default, so the help text names it
     snprintf(text, sizeof text, *value ? "%s [%s]" : "%s", option->help, value);
     int column = printf("  %3s --%s%s %s", letter, option->type == ARG_FLAG ? "[no-]" : "",
                         option->name, option->metavar ? option->metavar : "");
@@ -243,14 +243,14 @@ static _Noreturn void print_help(const Args *args, bool all)
         else
             column = put_word(column, 18, name);
     }
-    printf("%s\n@FILE: the words in FILE. --help shows the values set by the words before it.\n",
+    printf("%s\n@FILE reads options from FILE. Options before --help change the values shown.\n",
            all ? "" : "\n");
     exit(fflush(stdout) == 0 ? 0 : EXIT_FAILED);
 }
 
 // --- parsing -------------------------------------------------------------------------------------
 
-// The value after an option. "-1" is a value; "--seed" and "-b" are the next option.
+// Returns an option's value, the next word: "-1" is a value; "--seed" and "-b" are rejected.
 static const char *next_value(const Args *args, const Option *option, const char *next)
 {
     if (next == NULL)
@@ -260,8 +260,8 @@ static const char *next_value(const Args *args, const Option *option, const char
     return next;
 }
 
-// "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256", "-e". Returns how many words it
-// used: 1 or 2.
+// Parses "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256" or "-e". Returns how many
+// words the option has: 1 or 2.
 static int parse_option(Args *args, const char *word, const char *next)
 {
     bool is_long = word[1] == '-';
@@ -296,7 +296,7 @@ static int text_count;
 
 static int parse_words(Args *args, char **words);
 
-// Each line has options with their values: "--data mnist --epochs 3  # comment".
+// An option and its value must be in one line: "--data mnist --epochs 3  # comment".
 static void parse_lines(Args *args, char *text)
 {
     for (char *line; (line = strsep(&text, "\n")); args->line++) {
@@ -332,7 +332,7 @@ static void parse_file(Args *args, const char *path)
     args->line = outer_line;
 }
 
-// Returns how many words are options, their values and files.
+// Returns the number of words before the first operand: options, their values, and @FILEs.
 static int parse_words(Args *args, char **words)
 {
     int i = 0;
@@ -358,8 +358,8 @@ static int parse_words(Args *args, char **words)
 
 static bool is_off(const char *value) { return is_listed("|no|0", value); }
 
-// Rejects a given option that has no effect because an option that it needs, or that this one needs
-// in turn, is off or has a different value.
+// Rejects an option that the user has given, but that has no effect: an option that it needs, or
+// that such an option needs in turn, is off or has a different value.
 static void check_needs(const Args *args)
 {
     for (const Option *o = args->rows; o < args->rows + args->count; o++) {
@@ -378,11 +378,11 @@ static void check_needs(const Args *args)
 
 void args_parse(Args *args, int argc, char **argv)
 {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // else a later file gets this number
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // else the next open() would return it
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", O_RDWR);
-    args->program = argc > 0 ? argv[0] : "train";
-    char **words = argc > 0 ? argv + 1 : argv;
+    args->program = argv[0];
+    char **words = argv + 1;
     words += parse_words(args, words);
     args->rest = words + (*words && strcmp(*words, "--") == 0);
     run_checks(args);

@@ -37,7 +37,7 @@ void blank_controls(char *text)
             *text = '?';
 }
 
-// One write, so that the lines of several processes do not mix.
+// Prints with one write, so that the lines of several processes do not mix.
 static void print_message(const char *file, int line, const char *hint, const char *format,
                           va_list args)
 {
@@ -76,7 +76,7 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
     while (atomic_flag_test_and_set(&failing))
         pause(); // a different thread is ending the process
 
-    if (ftrylockfile(stdout) == 0)      // the thread that holds it may be stuck
+    if (ftrylockfile(stdout) == 0)      // a thread that is stuck may hold its lock
         fflush(stdout);
     va_list args;
     va_start(args, format);

@@ -9,18 +9,18 @@
 // Atomic, not only sig_atomic_t: two signals may be handled at once, in two threads.
 static atomic_int received;     // the first signal; after SIGUSR1, the next Ctrl-C or SIGTERM
 static atomic_int stopped_by;   // the signal after which the ranks have agreed to stop
-static atomic_bool held, agrees, silenced;  // agrees: held is set, or was
+static atomic_bool held, agrees, silenced;  // agrees: interrupt_hold was called
 
 static void on_signal(int signal)
 {
-    int none = 0, early = SIGUSR1, kept = errno; // errno, which the interrupted code may read next
+    int none = 0, early = SIGUSR1, kept = errno; // the interrupted code may read errno next
     if (signal == SIGUSR1 && received)
         return;
     bool alone = signal != SIGUSR1 && rank_count() > 1 && !agrees;
     if (alone || (!atomic_compare_exchange_strong(&received, &none, signal) &&
                   !atomic_compare_exchange_strong(&received, &early, signal)))
         leave_at_once(128 + signal);    // a rank that stopped alone would leave the others waiting
-    if (!silenced && signal != SIGUSR1)     // a batch system sends SIGUSR1: no user waits
+    if (!silenced && signal != SIGUSR1)     // SIGUSR1 comes from a batch system, not from a user
         interrupt_announce();
     errno = kept;
 }

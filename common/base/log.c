@@ -19,18 +19,18 @@ struct Log {
     int lost;               // errno, if a line could not be written to stdout
     const char *unit;       // "images"
     int per_sample;         // units in a sample
-    char *path;             // of the metrics, or NULL
-    FILE *metrics;          // or NULL
+    char *path;             // the path of the metrics' file, or NULL
+    FILE *metrics;          // the open file, or NULL
     double reported;        // s: when the latest "step" event was written, or the epoch began
-    int64_t unreported;     // samples since then
-    struct {                // the current epoch, or the one before
+    int64_t unreported;     // samples since `reported`
+    struct {                // the current epoch; between two epochs, the last one
         int64_t number;
-        int of;
-        double started;     // s: when its clock started
-        double seconds;     // from then until the clock stopped
-        int64_t samples;    // since its clock started
-        double wait_ms;     // since then, spent waiting for data
-        double lr;          // of the latest log_step
+        int of;             // how many epochs the run has
+        double started;     // s: when the epoch's clock started
+        double seconds;     // from `started` until the clock stopped
+        int64_t samples;    // since `started`
+        double wait_ms;     // spent waiting for data since `started`
+        double lr;          // the learning rate of the latest log_step
     } epoch;
 };
 
@@ -148,7 +148,7 @@ void log_say(Log *log, const char *format, ...)
     vprintf(format, args);
     va_end(args);
     printf("\n");
-    if (fflush(stdout) != 0 && errno != EPIPE)  // a pipe's reader may have seen enough
+    if (fflush(stdout) != 0 && errno != EPIPE)  // EPIPE: the reader (| head) has ended
         log->lost = errno;
 }
 

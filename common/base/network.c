@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 static const double latency = 1e-3;     // s
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    // of all networks
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    // guards every Network
 
 // Puts a message on the link. Returns the time (clock.h) at which it will arrive.
 static double arrival(Network *network, size_t bytes)

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char lock[PATH_MAX];             // output_claim's
+static char lock[PATH_MAX];             // the lock file of output_claim
 static char temporary[PATH_MAX];        // the file that is being written: one at a time
 static int temporary_fd;
 
@@ -53,7 +53,7 @@ bool output_claim(const char *path, Error *err)
     snprintf(lock, sizeof lock, "%s.lock", path);
     if (!may_replace(path, err) || !may_replace(best, err))
         return false;
-    int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);    // open until the process ends
+    int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);    // stays open until the process ends
     if (fd < 0)
         return failed(path, "cannot create its lock file", directory_hint, err);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {

@@ -4,8 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static Progress own;                    // all but `beats` under the lock
-static ProgressFile *oldest;            // of all threads
+static Progress own;                    // `lock` guards all members but `beats`
+static ProgressFile *oldest;            // the list of all threads' waits
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void progress_beat(void) { __atomic_fetch_add(&own.beats, 1, __ATOMIC_RELAXED); }

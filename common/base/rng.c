@@ -50,9 +50,9 @@ static uint32_t twister_next(Twister *mt)
     return y ^ (y >> 18);
 }
 
-// Fisher and Yates, from the front. Like PyTorch it uses 32 bits of the seed and a plain remainder
-// (its bias is below count / 2^32). Fails for TORCH_LIMIT samples or more, for which PyTorch uses a
-// different algorithm.
+// Fisher and Yates's shuffle, from the front. Like PyTorch, uses 32 bits of the seed and a plain
+// remainder (whose bias is below count / 2^32). Fails for TORCH_LIMIT samples or more: PyTorch then
+// uses a different algorithm.
 void torch_randperm(uint64_t seed, int count, int32_t *out)
 {
     enum { TORCH_LIMIT = (int)(UINT32_MAX / 20) };

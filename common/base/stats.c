@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-// Rank 0 prints the message. If another rank ended first, the launcher might end rank 0 too early.
+// Rank 0 prints the message. A launcher might end rank 0 before that if another rank ended first.
 static _Noreturn void leave_to_rank_0(void)
 {
     sleep(1);

@@ -19,12 +19,12 @@
 
 static struct {
     FILE *file;                             // NULL until the first span
-    int track_count;                        // their numbers (tid) begin with 1
+    int track_count;                        // tracks so far; the first is number (tid) 1
     char path[4096];
 } trace;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool is_open;
-static _Thread_local int own_tid;           // the calling thread's track; 0: it has none yet
+static _Thread_local int own_tid;           // the calling thread's track; 0: none yet
 static _Thread_local char own_name[32] = "main";
 
 enum { MOST_NESTED = 16 };
@@ -66,7 +66,7 @@ static FILE *open_file(const char *mode)
     return file;
 }
 
-// The first span of a process or a thread is preceded by its name.
+// Writes the beginning or end of a span; before the first one of a process or thread, its name.
 static void write_span(char ph, const char *name, const char *call)
 {
     double us = 1e6 * clock_now();
@@ -95,7 +95,7 @@ void trace_profiler(void (*begin)(const char *name), void (*end)(void))
     profiler.end = end;
 }
 
-// Ranks that do this at the same time all write the same two bytes.
+// Ranks that call this at the same time all write the same two bytes.
 void trace_open(const char *path)
 {
     if (path == NULL)

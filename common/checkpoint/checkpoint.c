@@ -4,7 +4,7 @@
 //   layer1.0.bn1.num_batches_tracked, ...      I64 []   of every BatchNorm
 //   layer1.0.conv1.weight, ...                 F32      parameters and running statistics
 //   ddp.momentum.layer1.0.conv1.weight, ...    F32      of every parameter: the optimizer's arrays
-//   (AdamW: ddp.exp_avg., ddp.exp_avg_sq.)
+//   (with AdamW: ddp.exp_avg.*, ddp.exp_avg_sq.*)
 //   __metadata__: see list_metadata
 #include "checkpoint.h"
 #include "progress.h"
@@ -36,9 +36,9 @@ int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS])
 typedef struct Named {
     StTensor t;
     double least, most;         // the range of its numbers
-    const ModelTensor *tensor;  // of the model, with the same shape; NULL: a number of the state
-    const Array *array;         // which holds its values on the device, or NULL
-    char name[96];              // t.name, of a tensor
+    const ModelTensor *tensor;  // of the model; NULL: this is a number of the state
+    const Array *array;         // with the tensor's values on the device, or NULL
+    char name[96];              // where t.name of a tensor points
 } Named;
 
 enum { STATE_NUMBERS = 14 };
@@ -46,10 +46,10 @@ enum { STATE_NUMBERS = 14 };
 typedef struct Contents {
     Model *model;
     TrainState state;
-    int64_t batches;            // num_batches_tracked: for PyTorch
+    int64_t batches;            // num_batches_tracked, which PyTorch needs
     Array arrays[RUN_ARRAYS];
     int array_count;
-    float *values;              // of all arrays' tensors
+    float *values;              // of all arrays' tensors, on the host
     Named *list;
     int count;
 } Contents;
@@ -89,7 +89,7 @@ static void list_tensor(Contents *c, const ModelTensor *t, const Array *array, v
     snprintf(n->name, sizeof n->name, "%s%s", array ? array->name : "", t->name);
 }
 
-// All tensors of a run, without their values. Without optim and state, only the model's.
+// Lists a run's tensors, with room for their values. optim NULL, state false: only the model's.
 static void contents_open(Contents *c, Model *model, const Optim *optim, bool state)
 {
     const ModelTensor *end = model->tensors + model->tensor_count;
@@ -169,7 +169,7 @@ typedef struct Metadata {
     char heads[16];
 } Metadata;
 
-// The last two are what the shapes of a gpt's tensors do not show.
+// Returns how many entries apply. The last two are for a gpt: its tensors' shapes do not show them.
 static int list_metadata(Metadata *m, const ModelConfig *config)
 {
     snprintf(m->heads, sizeof m->heads, "%d", config->gpt.heads);
@@ -237,8 +237,8 @@ static bool read_named(const Named *n, const StFile *file, Error *err)
                          "take an earlier file", err);
 }
 
-// Apart from ddp.*, the file may have only the list's tensors: a resnet34 has all of a resnet18's,
-// and more. If it names an architecture, a vocabulary or heads, they must be this model's.
+// Apart from ddp.*, the file may have only the list's tensors: a resnet34's file has all of a
+// resnet18's, and more. An architecture, vocabulary or heads that it names must be this model's.
 static bool read_list(const Contents *c, const StFile *file, Error *err)
 {
     Metadata mine;
@@ -313,7 +313,7 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          "use the same --seed, or start a new run from the weights with --init",
                          "%.300s was trained with --seed %lld, not %lld", path,
                          (long long)saved->seed, (long long)run->seed);
-    if (saved->batch_size != run->batch_size) {     // each step then has other samples
+    if (saved->batch_size != run->batch_size) {     // then steps have different samples
         WARN("adapt the learning rate (from 03 on: --lr-scale), or choose -b so that the global "
              "batch stays the same", "%.300s: global batch %lld -> %lld: epoch %lld begins%s",
              path, (long long)saved->batch_size, (long long)run->batch_size,
@@ -328,7 +328,7 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          "%.300s was saved in an epoch with different samples, or with the "
                          "same samples in a different order", path);
     if (save && !(same_file(save, path) && access(best, F_OK) == 0))
-        saved->best_top1 = -1;  // it is the score of another .best, or of one that is gone
+        saved->best_top1 = -1;  // the score is of another .best, or of one that is gone
     saved->batch_size = run->batch_size;
     saved->order = run->order;
     return true;
@@ -353,7 +353,7 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "save", 0, ARG_STRING, &c->save, "FILE",
-          "save after each epoch; the best is FILE.best", .first = true },
+          "save after each epoch; FILE.best is the best epoch's", .first = true },
         { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
           "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
           .needs = "save" },
@@ -361,7 +361,7 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
           "resume from FILE (auto: from the file of --save, if it exists)",
           .local = true, .first = true },
         { "init", 0, ARG_STRING, &c->init, "FILE",
-          "begin with the weights in FILE, ours or torchvision's", .local = true },
+          "begin with the weights in FILE, from --save or torchvision", .local = true },
         { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
           "only evaluate the weights of --resume or --init", .first = true }));
     args_check(args, check_options, c);

@@ -37,7 +37,7 @@ static size_t element_bytes(const char *dtype)
     return bits ? strtoul(bits, NULL, 10) / 8 : 1;
 }
 
-// Computes t->bytes. False: this is no shape, or one that is too large.
+// Computes t->bytes. False: `shape` is not a list of sizes, or is too large.
 static bool read_shape(StTensor *t, const json_t *shape)
 {
     t->ndim = (int)json_array_size(shape);
@@ -119,7 +119,7 @@ bool st_parse(StFile *file, unsigned char *bytes, size_t size, Error *err)
     return ok;
 }
 
-// Checks the length of the header first: a large file of another kind is not read.
+// Checks the header's length first, so that a large file of another kind is not read.
 static unsigned char *read_file(FILE *in, size_t *size, Error *err)
 {
     struct stat st = { 0 };

@@ -12,7 +12,7 @@ enum { ST_MAX_DIMS = 8 };
 
 typedef struct StTensor {
     const char *name;
-    const char *dtype;              // "F32", "I64", ...: whatever the file says
+    const char *dtype;              // the text in the file: "F32", "I64", ...
     int ndim;
     int64_t shape[ST_MAX_DIMS];
     const void *data;
@@ -34,7 +34,7 @@ bool st_write(const char *path, const StTensor *tensors, int count,
 // Reads a whole file and checks its header: at most 1 MiB of JSON, and dtypes, shapes and
 // offsets that fit the data.
 bool st_open(StFile *file, const char *path, Error *err);
-bool st_parse(StFile *file, unsigned char *bytes, size_t size, Error *err); // takes bytes over
+bool st_parse(StFile *file, unsigned char *bytes, size_t size, Error *err); // *file then owns bytes
 void st_close(StFile *file);
 const StTensor *st_find(const StFile *file, const char *name);             // NULL: not there
 const char *st_metadata(const StFile *file, const char *key);              // NULL: not there

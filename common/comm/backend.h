@@ -16,7 +16,7 @@ typedef enum CallKind {
     CALL_ALL_GATHER,
     CALL_SEND,
     CALL_RECEIVE,
-    CALL_BARRIER,           // an all-reduce of Comm.one: ends on no rank before it begins on all
+    CALL_BARRIER,           // an all-reduce of Comm.one: no rank ends it before all have begun
 } CallKind;
 
 typedef struct Call {
@@ -27,21 +27,21 @@ typedef struct Call {
     int peer;               // the root, or the rank to send to or to receive from
     // Set by call_begin:
     uint64_t number;        // among this communicator's collectives, from 1; send, receive: 0
-    const char *section;    // the span of the timeline in which it was made, or ""
+    const char *section;    // the timeline's span in which the call was made, or ""
 } Call;
 
 struct Comm {
     int rank, size;
     Device *device;
     char name[16];
-    Network network;        // that --slow-network and --shared-link simulate
-    uint64_t calls;         // collectives
-    uint64_t bytes;
+    Network network;        // the simulated network (--slow-network)
+    uint64_t calls;         // collectives so far
+    uint64_t bytes;         // of all calls so far
     float *one;             // a number on the device, for barriers
     struct Backend *backend; // the library's communicator, and what else the backend needs
 };
 
-// --- each backend, besides comm_backend ----------------------------------------------------------
+// --- what each backend defines, besides comm_backend ---------------------------------------------
 
 void backend_connect(Comm *comm, const World *world);
 void backend_free(Comm *comm);  // after a barrier of all ranks
@@ -49,11 +49,11 @@ void comm_run(Comm *comm, Stream *stream, Call call);
 
 // --- call.c: what comm_run does around the library's call ----------------------------------------
 
-// In the host's thread, before and after. False: the call has no values, so there is nothing to do.
+// Call both in comm_run's thread. call_begin returns false if the call has no values: then return.
 bool call_begin(Comm *comm, Call *call);
 void call_end(Comm *comm, Stream *stream, const Call *call);
-// In the thread that makes the library's call: begins its span in the timeline, which trace_end
-// ends, and a new call in the record of progress.
+// Call it in the thread that makes the library's call. Begins the call's span in the timeline,
+// which trace_end ends, and counts the call in the record of progress.
 void call_record(const Comm *comm, const Call *call);
 
 // Ends this process because another rank is lost; `why` is the library's text. call NULL: while

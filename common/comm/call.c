@@ -60,7 +60,7 @@ void call_end(Comm *comm, Stream *stream, const Call *call)
 
 void call_record(const Comm *comm, const Call *call)
 {
-    static _Thread_local char span[48];     // "all_reduce 62.1 KB", until the span's end
+    static _Thread_local char span[48];     // "all_reduce 62.1 KB"; the span uses it
     char together[40], text[CALL_TEXT];
     const char *name = names[call->kind];
     double bytes = (double)(call->count * comm_width(call->type));
@@ -79,7 +79,7 @@ void call_record(const Comm *comm, const Call *call)
 void call_lost(const Comm *comm, const Call *call, const char *why)
 {
     char text[CALL_TEXT], reason[512];
-    snprintf(reason, sizeof reason, "%s", why);     // before something else overwrites it
+    snprintf(reason, sizeof reason, "%s", why);     // another error may overwrite why
     for (int waited_ms = 0; waited_ms < 5000; waited_ms += 50) {
         int signal = interrupt_requested() ? interrupt_requested() : interrupt_received();
         if (signal)

@@ -20,15 +20,15 @@ enum {
 };
 
 // Parts of scratch memory. S to DS are matrices (T, T) of all heads. Q to DV are matrices (T, d) of
-// all heads, each part right after the one before. DY is y in forward.
+// all heads, each part right after the one before. In forward, DY holds y.
 enum { S, DH, H, DS, Q, K, V, DY, DQ, DK, DV, PARTS };
 
 typedef struct Attention {
     Ops *ops;
     OpSpec spec;
-    Fused *fused;               // or NULL: then the rest is used
+    Fused *fused;               // NULL: the members below are used
     Gemm products[PRODUCTS];
-    size_t at[PARTS];           // in scratch memory
+    size_t at[PARTS];           // where each part begins in scratch memory
 } Attention;
 
 void *attention_new(const Op *op)

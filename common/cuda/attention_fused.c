@@ -1,5 +1,5 @@
 // attention_fused.c - causal self-attention as one kernel for each pass, which cuDNN compiles: no
-// (T, T) matrix is in memory. It has not run on a GPU: it is off without DDP_ATTENTION=fused.
+// (T, T) matrix is in memory. It has never run on a GPU, so it is off without DDP_ATTENTION=fused.
 //
 //   forward    S = q k^T / sqrt(d)   P = exp(S - max) / sum   stats = max + log(sum)   y = P v
 //   backward   S again   P = exp(S - stats)   dv = P^T dy   dots = sum(dy * y)
@@ -27,9 +27,9 @@ enum { Q = 1, K, V, Y, STATS, SCALE, LOWEST, DY, DQ, DK, DV, DOTS, DQ_SUMS,
 // How a tensor (samples, heads, rows, columns) is stored. x has q, k and v.
 typedef enum { SQUARE, SQUARE_TURNED, ROWS, DENSE, IN_X, IN_X_TURNED, IN_Y, ONE } Form;
 
-enum { OWN = -1 };              // a data type: that of x
+enum { OWN = -1 };              // stands for x's data type
 
-static const struct Tensor {    // without an entry: f32, virtual
+static const struct Tensor {    // a tensor without an entry: square, f32, virtual
     Form form;
     int dtype;
     TensorKind kind;
@@ -65,7 +65,7 @@ typedef struct Step {
     int mode;
     int x, b, y;                // y = x MODE b
     int choice;                 // BINARY_SELECT: y = choice ? x : b
-    int64_t axis;               // GEN_INDEX: y = each number's index along it
+    int64_t axis;               // GEN_INDEX: y = each number's index along axis
 } Step;
 
 #define OF(mode) POINTWISE, CUDNN_POINTWISE_##mode
@@ -144,9 +144,9 @@ static Descriptor tensor(Graph *g, int id)
 static void add(Graph *g, int index, const Step *s)
 {
     static const struct Names {
-        cudnnBackendDescriptorType_t type, how;         // how: mode and precision
-        cudnnBackendAttributeName_t link, x, b, y;      // of the operation; link: to how
-        cudnnBackendAttributeName_t math, mode;         // of how
+        cudnnBackendDescriptorType_t type, how;         // how: for mode and precision
+        cudnnBackendAttributeName_t link, x, b, y;      // of the operation; link: to `how`
+        cudnnBackendAttributeName_t math, mode;         // of `how`
         cudnnBackendAttributeType_t mode_type;
     } names[] = {
         [MATMUL] = { CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, CUDNN_BACKEND_MATMUL_DESCRIPTOR,
@@ -209,7 +209,7 @@ bool fused_plan_new(CudnnPlan *plan, const FusedProblem *f, bool is_backward,
 struct FusedPlans {
     FusedProblem problem;
     CudnnPlan passes[2];        // forward, backward
-    bool made;                  // both
+    bool made;                  // both passes have a plan
     struct FusedPlans *next;
 };
 
@@ -217,10 +217,10 @@ struct Fused {
     Ops *ops;
     const struct FusedPlans *plans;
     float *stats;
-    size_t dots_at, sums_at;    // in scratch memory, after cuDNN's part
+    size_t dots_at, sums_at;    // where DOTS and DQ_SUMS begin in scratch memory
 };
 
-// cuDNN takes about a second to compile a plan, so layers share it.
+// cuDNN takes about a second to compile a plan, so equal layers share one.
 static const struct FusedPlans *find_plans(Ops *ops, const FusedProblem *f)
 {
     const PlanRules rules = { .handle = ops->main.cudnn };

@@ -20,11 +20,11 @@ typedef struct Conv {
     Ops *ops;
     OpSpec spec;
     Shape y;
-    size_t live_count;              // weights
+    size_t live_count;              // the number of live weights
     bool is_product;                // the live taps cover the whole image: y = x w^T
     Gemm products[PASS_COUNT];
-    const CudnnPlan *plans[PASS_COUNT]; // otherwise; shared by layers with the same convolution
-    Type results[PASS_COUNT];       // what the library writes
+    const CudnnPlan *plans[PASS_COUNT]; // if not is_product; shared by layers with equal problems
+    Type results[PASS_COUNT];       // the types that the library writes
     size_t aside_at[PASS_COUNT];    // where our part of scratch memory begins, after the library's
 } Conv;
 
@@ -56,7 +56,7 @@ typedef struct Trial {
 
 enum { TRIAL_RUNS = 5 };
 
-// Records TRIAL_RUNS runs (device.h), as steps usually are recorded. False: the engine fails.
+// Records TRIAL_RUNS runs in a CUDA graph, as steps usually are. False: the engine fails.
 static bool record_plan(const CudnnPlan *plan, const Trial *t, void *workspace,
                         cudaGraphExec_t *runs)
 {
@@ -218,7 +218,7 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 }
 
 // cuDNN has no engine that makes f32 gradients from 16-bit tensors. So, as in PyTorch, gradients
-// are rounded to the tensors' type. So is y, before a bias is added.
+// are rounded to the tensors' type. y is rounded, too, before a bias is added.
 static void find_plans(Conv *conv, const ConvProblem *problem)
 {
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
@@ -253,7 +253,7 @@ void *conv_new(const Op *op)
     conv->y = op->y;
     conv->live_count = conv_live_count(op);
     conv->is_product = conv_is_product(&problem);
-    PROGRESS_DOING("loading", "cuDNN's engines");    // the first plan loads them
+    PROGRESS_DOING("loading", "cuDNN's engines");    // the first plan loads the engines
     if (conv->is_product)
         make_products(conv, &problem);
     else

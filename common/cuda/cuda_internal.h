@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #ifdef __cplusplus
-#define _Noreturn [[noreturn]]  // C's word, in the headers below
+#define _Noreturn [[noreturn]]  // C's keyword, which the headers below use
 extern "C" {
 #endif
 
@@ -42,20 +42,20 @@ struct Stream {
 struct Device {
     int index;                  // CUDA's number of the device among those that this process sees
     char name[256];
-    int major;                  // its compute capability, without the part after the point
+    int major;                  // of its compute capability: 9 for 9.0
     Stream compute;
     bool never_record;          // replay_run calls the step each time
-    bool takes_turns;           // with other processes
+    bool takes_turns;           // other processes compute on this GPU, too
     void (*while_waiting)(void); // called while the host waits for the device; or NULL
     cudaStream_t fills;         // zeroes new memory; never recorded
-    pthread_mutex_t lock;       // of blocks
+    pthread_mutex_t lock;       // guards blocks and bytes
     struct Block *blocks;
-    size_t bytes;               // of the blocks
+    size_t bytes;               // of all blocks together
 };
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
 
-// A stream for the libraries' calls. These run one after another, so they share scratch memory.
+// A stream for the libraries' calls. They run one after another, so they can share scratch memory.
 typedef struct Lane {
     Stream *stream;
     cudnnHandle_t cudnn;
@@ -72,7 +72,7 @@ struct Ops {
     bool beside_is_done;
     struct TunedPlan *plans;
     struct FusedPlans *fused;
-    const char *attention;      // what the log said last about attention
+    const char *attention;      // what the log last printed about attention
     int norm_processes;         // processes that share a BatchNorm batch; 0 or 1: it is not shared
     OpsGather norm_gather;
     void *norm_gather_arg;

@@ -25,10 +25,10 @@ typedef struct CudnnPlan {
 void cudnn_plan_free(CudnnPlan *plan);
 
 typedef struct PlanRules {
-    cudnnHandle_t handle;               // of the device that will run the plan; or NULL,
-    Descriptor profile;                 // and this describes the device
+    cudnnHandle_t handle;               // of the device that will run the plan, or NULL
+    Descriptor profile;                 // describes the device if handle is NULL
     bool tf32, deterministic;           // as in OpsConfig
-    float (*time)(const CudnnPlan *plan, void *arg); // returns ms, infinite if it fails; or NULL
+    float (*time)(const CudnnPlan *plan, void *arg); // ms of a run, infinite if it fails; or NULL
     void *time_arg;
 } PlanRules;
 

@@ -66,7 +66,7 @@ void cuda_failed(cudaError_t status, const char *call, const char *file, int lin
 
 // --- devices -------------------------------------------------------------------------------------
 
-static _Thread_local int current_device = -1; // that this thread has set in CUDA; -1: none
+static _Thread_local int current_device = -1; // this thread's device in CUDA; -1: none set
 
 // The number of GPUs; -1 without a driver. Fails if there is a driver and it does not work.
 static int count_gpus(void)

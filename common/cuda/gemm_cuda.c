@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { GEMM_WORKSPACE = 32 << 20 };     // bytes: what NVIDIA recommends for Hopper
-enum { GEMM_ALIGNMENT = 16 };           // bytes, of every matrix or of the first of a batch
+enum { GEMM_ALIGNMENT = 16 };           // bytes: of a matrix, or of the first in a batch
 
 // A matrix (rows, columns), stored as it is or transposed; or `batch` of them.
 static cublasLtMatrixLayout_t layout_new(cudaDataType_t dtype, bool transposed, int rows,
@@ -34,7 +34,7 @@ static uint32_t alignment_of(const GemmProblem *p)
     size_t m = (size_t)p->m, n = (size_t)p->n, k = (size_t)p->k;
     size_t sizes = p->batch > 0 ? (m * k | k * n | m * n) * (p->dtype == CUDA_R_32F ? 4 : 2) : 0;
     size_t bits = sizes | GEMM_ALIGNMENT;
-    return (uint32_t)(bits & -bits);    // the lowest bit
+    return (uint32_t)(bits & -bits);    // the lowest bit that is set
 }
 
 static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *p)
@@ -54,7 +54,7 @@ static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProble
     for (size_t i = 0; i < sizeof alignments / sizeof *alignments; i++)
         CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
                                                     sizeof alignment));
-    if (p->result != CUDA_R_32F)    // partial sums also stay f32
+    if (p->result != CUDA_R_32F)    // keeps partial sums in f32, too
         reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));

@@ -6,7 +6,7 @@ INLINE void maxpool_gradient(const PoolJob *j, Type type, At at)
 {
     const OpSpec *s = &j->s;
     Place p = place_of(&s->x, at);
-    int bottom = p.h + s->pad, right = p.w + s->pad; // with padding, windows begin at 0, stride, ..
+    int bottom = p.h + s->pad, right = p.w + s->pad; // in padded x: windows begin at 0, stride, ..
     int first_h = bottom < s->kernel_h ? 0 : (bottom - s->kernel_h) / s->stride + 1;
     int first_w = right < s->kernel_h ? 0 : (right - s->kernel_h) / s->stride + 1;
     Pack d, where, sum;

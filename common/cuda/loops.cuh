@@ -112,7 +112,7 @@ enum { TEAM = 1 };
 #define FOR_ROW(i, k, count)                                                                    \
     _Pragma("unroll 4")                                                                         \
     for (int i = threadIdx.x % WARP, k = 0; k < TEAM && i < (count); i += WARP)
-#define FOR_PACKS(first, k, count) FOR_ROW(first, k, count)     // nothing is beyond the end
+#define FOR_PACKS(first, k, count) FOR_ROW(first, k, count)     // no lane is beyond the end
 #define FIRST_OF_TEAM (threadIdx.x % WARP == 0)
 
 // All threads of the team get the result.
@@ -312,7 +312,7 @@ template <int N> __device__ void block_sums(double *value)
 {
     __shared__ double warps[THREADS / WARP][N];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    __syncthreads();            // earlier sums have been read
+    __syncthreads();            // all threads have read earlier sums
     for (int s = 0; s < N; s++) {
         value[s] = team_sum(&value[s]);
         if (lane == 0)

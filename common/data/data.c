@@ -13,18 +13,18 @@ enum { NAMED_CLASSES = 10 };
 
 typedef struct KnownSet {
     const char *name;
-    const char *place;          // below data/, or NULL
-    const char *system_place;   // where the system may have it, or NULL
-    const char *hint;           // of an error about missing or damaged files
+    const char *place;          // its path below data/, or NULL
+    const char *system_place;   // a path where the system may have it, or NULL
+    const char *hint;           // the hint if files are missing or damaged
     bool (*read)(Data *data, const char *path, const DataConfig *config, Error *err);
     int classes;
-    bool jitter;                // crop and flip: not for digits and clothes
+    bool jitter;                // --augment applies: not to digits and clothes
     float mean[3], std[3];
     const char *class_names[NAMED_CLASSES];
 } KnownSet;
 
-// "auto" takes the first that is there; synthetic images always are. A folder of pictures has no
-// name: its mean and deviation are ImageNet's, as in torchvision's examples.
+// "auto" takes the first set that exists; synthetic always does. The last row is for all folders of
+// pictures; its mean and deviation are ImageNet's, as in torchvision's examples.
 static const KnownSet known_sets[] = {
     { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
       "./ddp data fashion-mnist downloads it", idx_read, 10, false, { 0.2860f }, { 0.3530f },
@@ -54,7 +54,7 @@ static const KnownSet known_sets[] = {
 };
 static const KnownSet *const folder = known_sets + sizeof known_sets / sizeof *known_sets - 1;
 
-// Returns where a set is, or NULL. A damaged set counts as found: it is an error and must not be
+// Returns a set's path, or NULL. A damaged set counts as found: it is an error and must not be
 // skipped.
 static const char *set_find(const KnownSet *set, char path[PATH_MAX])
 {
@@ -77,7 +77,7 @@ static const KnownSet *set_named(const char *data)
     return set;
 }
 
-// The set that --data asks for. *path: where it is; NULL if it is synthetic or was not found.
+// The set that --data asks for. *path: the set's path; NULL: it is synthetic, or was not found.
 static const KnownSet *set_choose(const char *data, const char **path, char found[PATH_MAX])
 {
     const KnownSet *set = known_sets;
@@ -116,8 +116,8 @@ void data_options(Args *args, DataConfig *config)
     *config = data_defaults();
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto: fashion-mnist, else cifar10, else synthetic; cifar100, mnist, cifar10:DIR; a "
-          "text: words, shakespeare, text:FILE; a folder of pictures",
+          "auto: fashion-mnist, cifar10 or synthetic, the first that is there; mnist, cifar100, "
+          "cifar10:DIR, or a folder of pictures; for gpt: words, shakespeare, text:FILE",
           .local = true, .first = true },
         { "block", 0, ARG_INT, &config->block, "N", "text: bytes in each window",
           .min = 2, .max = 4096 },
@@ -128,7 +128,7 @@ void data_options(Args *args, DataConfig *config)
           .min = 0, .max = 1e8 },
         { "test-samples", 0, ARG_INT, &config->test_count, "N", "test with N samples (0: all)",
           .min = 0, .max = 1e8 },
-        { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches",
+        { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches (0: none)",
           .min = 0, .max = 64, .local = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
           "randomly crop and flip training images (not digits or clothes); text: shift windows" }));

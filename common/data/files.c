@@ -33,7 +33,7 @@ bool data_file_load(const char *path, size_t most, FileBytes *to, Error *err)
         got = gzread(in, to->bytes + to->size, CHUNK);
         got = got > 0 ? got : 0;
     }
-    const char *why = gzerror(in, &status);     // it begins with the path
+    const char *why = gzerror(in, &status);     // the text begins with the path
     bool good = status == Z_OK && to->size <= most;
     if (status != Z_OK)
         error_set(err, "", "%s", why);

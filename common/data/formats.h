@@ -1,12 +1,12 @@
 // formats.h - a function for each kind of data set that data_open reads or makes, and what they
-// share. pictures.h has the one for folders of pictures. A new kind is a function like these, and
-// the row in known_sets (data.c) that names it.
+// share. The function for folders of pictures is in pictures.h. A new kind needs such a function,
+// and a row in known_sets (data.c) that names it.
 #pragma once
 #include "data.h"
 
-// Each fills data->train and data->test, and adds to data->checksum. data.c has set the `classes`
-// of both, the seed and the names of classes. `path`: a folder, or of a text a file. Errors about
-// files that are missing or damaged have no hint. On an error the caller calls data_close.
+// Each fills data->train and data->test, and adds to data->checksum. data.c has set `classes` of
+// both, the seed and the classes' names. `path`: a folder, or a text's file. Errors about missing
+// or damaged files have no hint: data.c adds one. On an error the caller calls data_close.
 bool cifar10_read(Data *data, const char *path, const DataConfig *config, Error *err);
 bool cifar100_read(Data *data, const char *path, const DataConfig *config, Error *err);
 bool idx_read(Data *data, const char *path, const DataConfig *config, Error *err);
@@ -15,7 +15,7 @@ bool text_read(Data *data, const char *path, const DataConfig *config, Error *er
 // The file is a list of words. The text consists of its lines that have only the letters a to z, in
 // a random order.
 bool words_read(Data *data, const char *path, const DataConfig *config, Error *err);
-// Images from the seed.
+// Makes images from the seed.
 bool synthetic_make(Data *data, const char *path, const DataConfig *config, Error *err);
 
 // A CIFAR file of part->count records, each of label_bytes labels (the last one counts) and 3 x 32
@@ -33,7 +33,7 @@ void data_checksum(Data *data, const void *bytes, size_t size);
 
 bool data_file_missing(const char *path);
 
-// Begin with { 0 }; data_file_load grows the memory and reuses it. The caller frees it.
+// Begin with { 0 }. data_file_load enlarges the memory and reuses it; the caller frees `bytes`.
 typedef struct FileBytes {
     uint8_t *bytes;
     size_t size, capacity;

@@ -4,7 +4,7 @@
 //   sizes   d big-endian 32-bit numbers: count[, height, width]
 //   bytes   count [* height * width]
 //
-// They may be gzipped.
+// The files may be gzipped.
 #include "data/formats.h"
 
 #include <limits.h>
@@ -12,14 +12,14 @@
 #include <string.h>
 #include <zlib.h>
 
-enum { SIZE = 28 };             // of images, each way
+enum { SIZE = 28 };             // width and height of the images
 
 static uint32_t big_endian(const uint8_t *p)
 {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-// Reads a file of items of `bytes` bytes each. On return file->bytes begins with the first one.
+// Reads a file of items of `bytes` bytes each. On return file->bytes begins with the first item.
 static bool items_read(FileBytes *file, const char *path, int dimensions, size_t bytes, int *count,
                        uint32_t *crc, Error *err)
 {

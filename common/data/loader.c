@@ -37,10 +37,10 @@ typedef struct Worker {
     pthread_t thread;
     uint8_t *bytes;         // rows of row_bytes(), host
     int32_t *labels;        // (rows, per_row), host
-    uint8_t *sent;          // images: `bytes` on the device; is `bytes` if memory is shared
+    uint8_t *sent;          // images: a copy of `bytes` on the device; if memory is shared, `bytes`
     Event *loaded;          // after the work that reads `bytes`
     PictureRoom room;
-    uint8_t *picture;       // one, before it is placed on the canvas
+    uint8_t *picture;       // a decoded picture, before it is placed on the canvas
 } Worker;
 
 struct Loader {
@@ -52,20 +52,20 @@ struct Loader {
     Worker *workers;        // one for each thread of -j; with -j 0, one for the caller
     Slot slots[LOADER_SLOTS];
     Batch batch;            // the last result of loader_next
-    bool holding;           // the caller still uses it
+    bool holding;           // the caller still uses `batch`
     double wait_ms;
 
-    pthread_mutex_t lock;   // for all below; the epoch's fields change only while workers are idle
+    pthread_mutex_t lock;   // guards all below; ids to batches change only while workers are idle
     pthread_cond_t work;    // wakes workers: a batch to make, a free slot, or the end
     pthread_cond_t news;    // wakes the caller: a worker has finished a batch
     int32_t *ids;
     int count;
     int64_t epoch;
     int batches;
-    int next_batch;         // a worker takes it next
+    int next_batch;         // the batch that a worker makes next
     int next_give;          // the batch that loader_next returns next
-    int let_go;             // batches before this one are free
-    int busy;
+    int let_go;             // the slots of the batches before this one are free
+    int busy;               // workers that are making a batch
     bool resting, ending;
 };
 
@@ -102,8 +102,8 @@ static int between(int low, int value, int high)
     return value < low ? low : value > high ? high : value;
 }
 
-// Copies an image to a black canvas, with its corner at (top, left), which may be outside; a flip
-// mirrors the canvas.
+// Copies an image to a black canvas, with its corner at (top, left), which may be outside the
+// canvas. flip: then mirrors the canvas.
 static void image_place(const Loader *loader, const uint8_t *image, int top, int left, bool flip,
                         uint8_t *canvas)
 {
@@ -124,7 +124,7 @@ static void image_place(const Loader *loader, const uint8_t *image, int top, int
     }
 }
 
-// A sample's window: its key and its tokens, and the token after each of them.
+// Makes a window of text: row gets its key and its tokens, and labels the token after each of them.
 static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t *labels)
 {
     const Dataset *set = loader->dataset;
@@ -141,8 +141,8 @@ static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t
     }
 }
 
-// A sample's image in the middle of a canvas, and its label. A crop moves the image from there; but
-// picture_make has already cropped the image of a picture file.
+// Puts a sample's image on a canvas: in the middle, or where a crop moves it. Also sets the label.
+// The image of a picture file has already been cropped by picture_make.
 static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *label)
 {
     Error error;
@@ -152,7 +152,7 @@ static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *lab
     const Shape *shape = &loader->config.shape;
     const int top = (shape->h - set->height) / 2, left = (shape->w - set->width) / 2;
     *label = set->labels[id];
-    if (set->pictures) { // cropped and flipped as it is made
+    if (set->pictures) { // picture_make also crops and flips
         if (!picture_make(set, id, augment, loader->epoch, &worker->room, worker->picture, &error))
             FAIL_ERROR(&error);
         image_place(loader, worker->picture, top, left, false, canvas);
@@ -215,7 +215,7 @@ static void slot_load(Worker *worker, int batch)
 
 // --- workers -------------------------------------------------------------------------------------
 
-// Makes the next batch, if there is one. The caller holds the lock, which is released meanwhile.
+// Makes the next batch. False: there is none. The caller holds the lock, which is free meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;
@@ -353,7 +353,7 @@ void loader_free(Loader *loader)
     workers_resume(loader);
     for (int i = 0; i < loader->config.workers; i++)
         pthread_join(loader->workers[i].thread, NULL);
-    stream_sync(device_stream(loader->device)); // it may still read a slot
+    stream_sync(device_stream(loader->device)); // compute may still read a slot
 
     for (int i = 0; i < worker_count(loader); i++)
         worker_free(loader, &loader->workers[i]);
@@ -406,8 +406,8 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
     workers_resume(loader);
 }
 
-// Waits until the slot of the next batch is full; without workers, the caller fills it here. The
-// caller holds the lock. Returns how many seconds it waited, but 0 if the device is still busy.
+// Waits until the next batch's slot is full; without workers, the caller fills it here. The caller
+// holds the lock. Returns the seconds waited, but 0 if the device is still busy.
 static double slot_await(Loader *loader, const Slot *slot)
 {
     double begin = clock_now();

@@ -215,7 +215,7 @@ static int taps_of(const Span *span)
     return (int)fmin(ceil(2 * reach_of(span)), span->high - span->low);
 }
 
-// The first of them.
+// The first source pixel that output pixel i depends on.
 static int first_of(const Span *span, int i)
 {
     double first = span->from + (i + 0.5) * span->step - reach_of(span) + 0.5;
@@ -243,7 +243,7 @@ static Rect view_needs(const View *view, int side)
                    first_of(&view->y, side - 1) + taps_of(&view->y) - y };
 }
 
-// The mean of rows of `count` bytes, which are `step` bytes apart.
+// The weighted mean of `taps` rows of `count` bytes, which are `step` bytes apart.
 static void rows_mean(const uint8_t *restrict from, size_t step, const uint32_t *weights, int taps,
                       size_t count, uint16_t *restrict mean)
 {
@@ -303,7 +303,7 @@ void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int si
         table[i * entry] = first_of(&view->x, i) - needs.x;
         weights_of(&view->x, i, &table[i * entry + 1]);
     }
-    mean[values] = 0;       // row_resize reads it
+    mean[values] = 0;       // row_resize reads one number too many
     for (int i = 0; i < side; i++, out += side) {
         const size_t y = first_of(&view->y, i) - at->y;
         weights_of(&view->y, i, weights);
@@ -316,7 +316,7 @@ void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int si
 // --- decoding ------------------------------------------------------------------------------------
 
 #ifndef MOST_PIXELS             // the fuzzer sets a smaller limit
-#define MOST_PIXELS 178956970   // as Pillow
+#define MOST_PIXELS 178956970   // Pillow's limit
 #endif
 
 typedef struct Job {
@@ -324,7 +324,7 @@ typedef struct Job {
     const Augment *augment;
     int64_t epoch;
     int id, side;
-    Rect at;                    // what is decoded: at least what the view needs
+    Rect at;                    // the decoded part: at least what the view needs
     char problem[256];
 } Job;
 
@@ -373,7 +373,7 @@ static void jpeg_on_error(j_common_ptr info)
 
 static void jpeg_on_warning(j_common_ptr info, int level) { }   // ignored, as by Pillow
 
-// Called at the end of the buffer, which holds the whole file.
+// Called if libjpeg needs bytes after the end of the buffer, which holds the whole file.
 static boolean jpeg_on_end(j_decompress_ptr info)
 {
     Jpeg *jpeg = (Jpeg *)info;
@@ -389,8 +389,8 @@ static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int width)
             *rgb++ = (uint8_t)((cmyk[c] * cmyk[3] + 127) / 255);
 }
 
-// Decodes only the rows and columns that the view needs, and on each side a block of columns more:
-// if colours have fewer columns than brightness, they are interpolated, also from the next block.
+// Decodes only the rows and columns that the view needs, and one more block of columns on each
+// side: colours may have fewer columns than brightness, and are then interpolated across blocks.
 static void jpeg_decode(Jpeg *jpeg)
 {
     j_decompress_ptr in = &jpeg->info;
@@ -410,7 +410,7 @@ static void jpeg_decode(Jpeg *jpeg)
     JDIMENSION left = at->x > block ? at->x - block : 0;
     JDIMENSION width = (right < (int)in->output_width ? right : (int)in->output_width) - left;
     if (width < in->output_width)
-        jpeg_crop_scanline(in, &left, &width);      // makes it wider, to whole blocks
+        jpeg_crop_scanline(in, &left, &width);      // widens it to whole blocks
     at->x = left;
     at->width = width;
     const size_t bytes = (size_t)3 * width, all = bytes * at->height;

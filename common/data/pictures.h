@@ -12,7 +12,7 @@ struct Pictures {
     char *dir;
     char **class_names;     // (classes), and NULL
     char *names;            // of all files below DIR, each with its '\0': "train/cat/1.jpg"
-    size_t *at;             // (count): where in `names` a sample's begins
+    size_t *at;             // (count): where each sample's name begins in `names`
 };
 
 // Lists the files; fills in the sets, the names of the classes and the checksum.

@@ -1,8 +1,8 @@
 // synthetic.c - images for a network to learn, made from the seed, without a download.
 //
 // Each class has a pattern, GRID x GRID cells of random strength in each colour. An image is the
-// pattern of its class, of random strength and at a random place (it wraps at the edges), plus
-// noise:
+// pattern of its class, of random strength and at a random place (the pattern wraps at the
+// edges), plus noise:
 //
 //   pixel = 128 + strength * pattern[label] + noise
 #include "data/formats.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 enum { CLASSES = 10, CHANNELS = 3, GRID = 4, TRAIN_COUNT = 50000, TEST_COUNT = 10000 };
-enum { WEAKEST = 6, STRONGEST = 36, NOISE = 40 };       // of 64
+enum { WEAKEST = 6, STRONGEST = 36, NOISE = 40 };       // multiples of 1/64
 
 // The purpose of a random number: the upper 32 bits of Philox's counter.
 enum { FOR_PATTERNS = 1, FOR_TRAIN, FOR_TEST };
@@ -25,7 +25,7 @@ static int8_t *patterns_make(uint64_t seed, int size)
     int8_t *patterns = xmalloc((size_t)CLASSES * CHANNELS * size * 2 * size), *to = patterns;
     for (int plane = 0; plane < CLASSES * CHANNELS; plane++) {
         Philox random = philox(seed, (uint64_t)FOR_PATTERNS << 32, (uint64_t)plane);
-        const int8_t *cells = (const int8_t *)random.v;         // (GRID, GRID): all of its bytes
+        const int8_t *cells = (const int8_t *)random.v;         // (GRID, GRID): all 16 bytes
         for (int y = 0; y < size; y++)
             for (int x = 0; x < 2 * size; x++)
                 *to++ = cells[y * GRID / size * GRID + x % size * GRID / size];

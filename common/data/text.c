@@ -8,9 +8,9 @@
 //   sample 1                c a t _       labels  a t _ s
 //
 // Windows do not overlap. In each epoch the loader shifts the training windows by a random offset
-// (not with --no-augment), so the last one must leave room for that. The first 90 % of the text is
-// for training, the rest for testing: test windows between training windows would overlap shifted
-// ones.
+// (not with --no-augment), so the last window must leave room for the shift. The first 90 % of the
+// text is for training, the rest for testing: test windows between training windows would overlap
+// shifted ones.
 #include "data/formats.h"
 #include "rng.h"
 

@@ -101,7 +101,7 @@ bool agree_broadcast(const World *world, const char *what, bool value)
 
 void agree_print(const World *world, const char *line)
 {
-    static int calls;           // each call needs its own name
+    static int calls;           // so that each call has its own name
     char what[24], mine[LINE] = "", (*all)[LINE] = xcalloc((size_t)world->size, sizeof *all);
     snprintf(what, sizeof what, "line %d", ++calls);
     snprintf(mine, sizeof mine, "%s", line);

@@ -7,10 +7,10 @@ void openmpi_begin(World *world)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
     MPI_Comm here;
-    if (directory) {                // mpirun removes it, even after a kill
+    if (directory) {                // mpirun removes this directory, even after a kill
         setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
-    } else {                        // a kill would leave a file in /dev/shm: no shared memory
+    } else {                        // no shared memory: a kill would leave its file in /dev/shm
         setenv("OMPI_MCA_btl", "^sm,vader", 0);
     }
     MPI_Init(NULL, NULL);

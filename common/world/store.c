@@ -16,8 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const double answer_limit = 2;   // s for one connection, and for the answer to HELLO
-static const double early_line = 10;    // s
+static const double answer_limit = 2;   // s to connect, and to get the answer to HELLO
+static const double early_line = 10;    // s without rank 0 until a line is printed
 
 struct Store {
     int rank, socket;
@@ -117,7 +117,7 @@ void store_end_run(const World *world)
     if (world->rank == 0)
         store_end_all();
     for (;;)
-        pause();                        // the next beat is answered with END
+        pause();                        // the next beat gets END and ends this process
 }
 
 // --- this rank -----------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ static void beat(Store *s)
     free(value);
 }
 
-// Between two beats it waits for input: the connection may end at any time.
+// Between two beats, waits for input; the wait also ends at once if the connection does.
 static void *beat_on(void *arg)
 {
     Store *s = arg;
@@ -219,7 +219,7 @@ void store_join(const StoreConfig *c, World *world)
         find_rank0(*c, s);
         s->thread = thread_start(beat_on, s, "the beats");
     }
-    TcpPlace here = c->rank == 0 ? c->place : tcp_place(s->socket, false);
+    TcpPlace here = c->rank == 0 ? c->place : tcp_place(s->socket);
     memcpy(s->own, c->from[0] ? c->from : here.address, sizeof s->own);
     world->store = s;
     world->address = s->own;

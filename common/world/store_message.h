@@ -21,7 +21,7 @@ typedef struct StoreHello {
     char host[STORE_NAME], run[STORE_NAME], token[STORE_TOKEN];
 } StoreHello;
 
-// Both return NULL, or what went wrong: "no answer" after tcp_limit's time. The caller frees
-// *value, even after an error.
+// Both return NULL, or what went wrong, such as "no answer" after tcp_limit's time. The caller
+// frees *value, even after an error.
 const char *store_send(int socket, StoreHead head, const void *value);
 const char *store_receive(int socket, StoreHead *head, void **value, size_t most);

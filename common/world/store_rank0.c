@@ -18,7 +18,7 @@
 static const double hello_limit = 5;        // s from a connection to its HELLO
 static const double early_line = 10;        // s without a beat until a line is printed
 static const double silence = 5;            // s after which a record is old
-static const double leave_limit = 1.5;      // s in which all ranks get END, and end
+static const double leave_limit = 1.5;      // s for all ranks to get END, and to end
 
 typedef struct Entry {
     struct Entry *next;
@@ -31,7 +31,7 @@ typedef struct Peer {                   // what rank 0 knows of a rank
     int pid, socket;
     char host[STORE_NAME];
     Progress record;
-    double heard, ended;                // s: its last message; when its connection closed, or 0
+    double heard, ended;                // s: of its last message; of its connection's end, or 0
 } Peer;
 
 static struct {
@@ -39,7 +39,7 @@ static struct {
     Peer *peers, *seen;                 // (size) seen: the watch's copy
     Entry *entries;                     // never freed: answers point to them
     bool over;
-    pthread_mutex_t lock;               // of the three lines above, except for `seen`
+    pthread_mutex_t lock;               // guards the three lines above, except `seen`
 } server = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void lock(void) { pthread_mutex_lock(&server.lock); }
@@ -146,7 +146,7 @@ static void join(int socket, const StoreHello *new)
     *p = (Peer){ .here = true, .pid = new->pid, .socket = socket, .heard = clock_now() };
     memcpy(p->host, new->host, sizeof p->host);
     if (joined() == server.config.size && !find("run"))
-        put("run", "", 1);      // all ranks wait for it
+        put("run", "", 1);      // all ranks wait for this key
 }
 
 // Receives a HELLO, and answers it. Returns the new rank, or -1.
@@ -174,7 +174,7 @@ static int admit(int socket)
     return refused ? -1 : hello.rank;
 }
 
-// A connection has closed. A rank that has not beaten yet has not joined.
+// A connection has closed. If its rank has not beaten yet, the rank counts as not joined.
 static void lose(int rank, int socket)
 {
     Peer *p = &server.peers[rank];
@@ -213,7 +213,7 @@ static void *accept_all(void *arg)
         if (socket >= 0)
             pthread_detach(thread_start(serve, (void *)(intptr_t)socket, "a connection"));
         else
-            usleep(100000);             // too many files are open: perhaps not for long
+            usleep(100000);             // too many files are open: perhaps only for a moment
     }
     return NULL;
 }
@@ -229,8 +229,8 @@ static void name_peer(const Peer *p, double now, char text[PROGRESS_LINE + 200])
              server.config.size, p->host, p->pid, old, progress_describe(&p->record, how));
 }
 
-// The rule of store.h: < 0 if the others wait for a rather than for b, 0 if the records do not show
-// that.
+// Applies the rule of store.h. < 0: the other ranks wait for a rather than for b. 0: the records do
+// not show that. > 0: they wait for b.
 static int64_t compare(const Peer *a, const Peer *b, double now)
 {
     int64_t heard = (now - a->heard < silence) - (now - b->heard < silence);
@@ -248,7 +248,7 @@ static void report_tie(const char *what, double now, bool ends)
         other--;
     WARN("all ranks must make the same calls in the same order. If they do: is the network up? "
          "Between machines a firewall must allow all ports, as ranks connect in pairs",
-         "%s; in their call %lld rank 0 is in %s, rank %d in %s", what,
+         "%s; at call %lld, rank 0 is in %s, rank %d in %s", what,
          (long long)seen[0].record.calls, seen[0].record.call, other, seen[other].record.call);
     for (int i = 0; ends && i < size; i++) {
         name_peer(&seen[i], now, text);
@@ -275,7 +275,7 @@ static void report_stuck(double now, double waited, bool ends)
     if (named > 1)
         snprintf(more, sizeof more, "; and %d more ranks", named - 1);
     if (!ends && server.config.timeout > 0)
-        snprintf(hint, sizeof hint, "the run ends after %.3g s of this (--timeout)",
+        snprintf(hint, sizeof hint, "the run ends after %.3g s without progress (--timeout)",
                  server.config.timeout);
     WARN(hint, "%s; %s%s%s", what, server.config.size > 1 ? "all wait for " : "", text, more);
 }
@@ -295,7 +295,7 @@ static void report_missing(double now, double waited, bool ends)
          ends ? "missing" : "waiting for", missing);
 }
 
-// Has a rank died? If a supervisor has not ended this process by now, it has not noticed the death.
+// Ends the run if a rank has died. First gives a supervisor death_delay to notice the death.
 static void judge_deaths(double now)
 {
     const Peer *dead = NULL;
@@ -312,8 +312,8 @@ static void judge_deaths(double now)
     store_end_all();
 }
 
-// Copies what is known of the ranks. Returns the number of beats and of joined ranks, or -1: the
-// run is over. absent: this process was stopped, so nothing could be heard.
+// Copies the peers to `seen`. Returns beats + joined ranks, a sum that each sign of life changes;
+// or -1: the run is over. absent: this process was stopped, so it could hear nothing.
 static int64_t look(bool absent, bool *all)
 {
     double now = clock_now();
@@ -332,8 +332,8 @@ static int64_t look(bool absent, bool *all)
     return signs;
 }
 
-// A run whose steps take longer than early_line must not print the line in each of them: the line
-// comes only after twice the longest pause that has ended so far.
+// If steps take longer than early_line, the line must not come in each of them. So it comes only
+// after twice the longest pause before this one.
 static void *watch(void *arg)
 {
     const double timeout = server.config.timeout > 0 ? server.config.timeout : INFINITY;
@@ -372,10 +372,10 @@ void store_serve(const StoreConfig *config)
     server.peers[0] = (Peer){ .here = true, .pid = (int)getpid(), .heard = clock_now() };
     gethostname(server.peers[0].host, STORE_NAME - 1);
     if (size == 1) {
-        put("run", "", 1);      // all ranks wait for it
+        put("run", "", 1);      // all ranks wait for this key
     } else {
         fcntl(config->socket, F_SETFD, FD_CLOEXEC);
-        fcntl(config->socket, F_SETFL, 0);      // accept waits
+        fcntl(config->socket, F_SETFL, 0);      // makes accept wait
         CHECK(listen(config->socket, SOMAXCONN) == 0,
               "another program may be using it (ss -ltnp shows which): choose a different "
               "--master-port", "cannot listen on port %d of %s: %s", config->place.port,

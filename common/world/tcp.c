@@ -69,7 +69,7 @@ void tcp_set_library_interface(const char *interface)
     char exactly[80];       // for NCCL, "eth1" alone also matches "eth10"
     snprintf(exactly, sizeof exactly, "=%s", interface);
     setenv("NCCL_SOCKET_IFNAME", exactly, 0);
-    if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // Open MPI accepts only one of the two
+    if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // Open MPI accepts only one of these variables
         setenv("OMPI_MCA_btl_tcp_if_include", interface, 0);
 }
 
@@ -85,14 +85,14 @@ int tcp_bind(TcpPlace *place)
     CHECK(good, "another program may be using it (ss -ltnp shows which): choose a different "
           "--master-port", "cannot listen on port %d of %s: %s", place->port, place->address,
           strerror(errno));
-    *place = tcp_place(bound, false);
+    *place = tcp_place(bound);
     return bound;
 }
 
-TcpPlace tcp_place(int socket, bool peer)
+TcpPlace tcp_place(int socket)
 {
     Address a = { .sin_family = AF_INET };
-    (peer ? getpeername : getsockname)(socket, (struct sockaddr *)&a, &(socklen_t){ sizeof a });
+    getsockname(socket, (struct sockaddr *)&a, &(socklen_t){ sizeof a });
     return to_place(&a);
 }
 

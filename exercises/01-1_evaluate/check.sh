@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Evaluates one checkpoint with several batch sizes: the result must always be the finished step's. A training run must
-# have the finished step's losses, also in the test after its epoch, and its weights.
+# Evaluates one checkpoint with several batch sizes: the result must always be step 01's. A training run must
+# have step 01's losses, also in the test after its epoch, and its weights.
 # fails with: the test result does not depend on the size of the batches
 build
 net=(--arch convnet --train-samples 64 --test-samples 32)
@@ -20,7 +20,7 @@ beside "the test result does not depend on the size of the batches" 1e-4 run "lo
     batches sizes
 why="The result no longer depends on the batch size, but it is wrong. Evaluation normalises with the means and
 variances gathered during training, not with those of any batch, large or small."
-beside "the test result is the finished step's" 1e-4 run "step 01's loss" expected "your loss" found batches sizes
+beside "the test result is step 01's" 1e-4 run "step 01's loss" expected "your loss" found batches sizes
 
 for name in trained training; do values $name.0.jsonl step loss >$name.losses; done
 why="Training was correct. It normalises with the batch's own mean and variance, and gathers both for evaluation."

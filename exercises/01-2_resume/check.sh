@@ -54,4 +54,4 @@ finished other 1 "${same[@]}" --resume end.st
 steps first other >found
 why="According to checkpoint.h, a checkpoint stores the next step to take. Yours stores a different step, which
 only your program understands."
-beside "the finished step continues from your checkpoint in the same way" same step "$one" expected "$two" found
+beside "step 01 continues from your checkpoint in the same way" same step "$one" expected "$two" found

@@ -39,9 +39,9 @@ for name in right yours still; do
 done
 why="The number of steps is right, but the losses differ. The log computes the learning rate itself, but the optimizer
 reads it from device memory. Compare the third column, where the rate in device memory never changes."
-beside "their losses are the finished step's" 1e-5 step expected right.losses found yours.losses \
+beside "their losses are step 01's" 1e-5 step expected right.losses found yours.losses \
     "lr stays" still.losses
-equal "the final weights are the finished step's" "$(value right.0.jsonl end weight_hash)" \
+equal "the final weights are step 01's" "$(value right.0.jsonl end weight_hash)" \
     "$(value yours.0.jsonl end weight_hash)"
 
 for more in "--max-steps 5" "--max-steps 8" "--print-freq 3" "--print-freq 3 --max-steps 4"; do
@@ -54,14 +54,14 @@ for more in "--max-steps 5" "--max-steps 8" "--print-freq 3" "--print-freq 3 --m
     why="--max-steps ends the run after that many steps, even within an epoch. --print-freq chooses the steps to report,
 because each report waits for the device. The last step before a stop is always reported."
     beside "with $more the right steps are reported" same "" expected expected found found
-    equal "with $more the final weights are the finished step's" "$(value right.0.jsonl end weight_hash)" \
+    equal "with $more the final weights are step 01's" "$(value right.0.jsonl end weight_hash)" \
         "$(value yours.0.jsonl end weight_hash)"
 done
 
 finished right 1 "${same[@]}" --save right.st --save-every 4 --trace right.json
 learner yours 1 "${same[@]}" --save yours.st --save-every 4 --trace yours.json
 why="--save-every saves after every so many steps, and finish_epoch after each epoch."
-equal "with --save-every 4 the run saves as often as the finished step" "$(saves right.json)" \
+equal "with --save-every 4 the run saves as often as step 01" "$(saves right.json)" \
     "$(saves yours.json)"
 
 finished first 1 "${same[@]}" "${rates[@]}" --max-steps 5 --save middle.st
@@ -73,7 +73,7 @@ why="The checkpoint was saved after step 5, so the loader begins with batch 6 an
 need not begin with its first step."
 beside "a run that is resumed after step 5 takes the rest of the epoch's steps" same "" expected expected found found
 [ "$status" = 0 ] || wrong "the resumed run succeeds" < <(last_lines resumed)
-equal "and ends with the finished step's weights" "$(value rest.0.jsonl end weight_hash)" \
+equal "and ends with step 01's weights" "$(value rest.0.jsonl end weight_hash)" \
     "$(value resumed.0.jsonl end weight_hash)"
 
 # The spy simulates Ctrl-C.

@@ -41,7 +41,7 @@ beside "with scratch memory they learn the same" 1e-4 step "one device" one.loss
 
 OWN_MEMORY=1 try_learner large 2 --arch resnet18 --train-samples 16 -b 4 --max-steps 1
 why="This ResNet-18 has more parameters than gradients: at 32x32 pixels, most of its weights only ever multiply padding
-(model.h). The gradients' number is grad_count."
+(model.h). grad_count is the number of gradients."
 equal "a network with fewer gradients than parameters fits, too" "" \
     "$(sed -n 's/^spy: //p' large.out | sort -u | head -3)"
 [ "$status" = 0 ] || wrong "this run succeeds" < <(last_lines large)

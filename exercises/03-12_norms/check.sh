@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # With --sync-bn, the mean loss of two or three ranks must be the loss of one process with all their images. A failed
-# claim also shows the losses without --sync-bn. The messages must be those of the finished step.
+# claim also shows the losses without --sync-bn. The messages must be those of step 03.
 # fails with: 2 ranks with --sync-bn learn what one process learns
 build
 same=(--arch convnet --train-samples 96 --lr 0.01 --seed 5)

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2016,SC2034,SC2154
 # With 2, 3 and 4 ranks: checks which parameters each rank updates, how much memory their momentum takes, and that the
-# weights are bit-identical to the finished step's. Each new value must be sent once. With resnet18, not all parameters
+# weights are bit-identical to step 03's. Each new value must be sent once. With resnet18, not all parameters
 # have a gradient.
 # fails with: 2 ranks: each parameter is updated by one rank
 build --with check.c --wrap device_alloc --wrap zero_new --wrap zero_step --wrap sgd_update \
@@ -76,7 +76,7 @@ adds zeros, and sends each value twice; so does collecting on one rank and sendi
         expected "no barrier" "$(awk '$1 == "sends" { print $3 }' shares.$n.0) barriers in the first zero_step")
     why="Rank R updates only its own share. After every update, each rank must send its whole share to all others."
     [ "$status" = 0 ] || wrong "$n ranks: all have equal weights" < <(last_lines yours$n)
-    equal "$n ranks: the weights are bit-identical to the finished step's" "$(value right$n.0.jsonl end weight_hash)" \
+    equal "$n ranks: the weights are bit-identical to step 03's" "$(value right$n.0.jsonl end weight_hash)" \
         "$(value yours$n.0.jsonl end weight_hash)"
 done
 
@@ -87,6 +87,6 @@ for rank in 0 1; do
     awk -v rank=$rank '$1 == "update" { print "rank " rank ": " $7 " of " $3 " parameters" }' shares.2.$rank >>gradients
 done
 why="Of some networks, the last parameters have no gradient (model.h). sgd_update's second count says how many of *this*
-share have one, so gradients_in needs the begin of the share. Too large a count reads beyond the gradients."
+share have one, so gradients_in must know where the share begins. Too large a count reads beyond the gradients."
 beside "resnet18: sgd_update gets the number of parameters that have a gradient" same "" \
     "expected                             " needed found gradients

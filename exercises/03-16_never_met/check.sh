@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # With AdamW, two and three ranks must learn what one process learns. So must two with SGD, where even a mean of weights
 # passes. A run that is stopped and resumed must end with the weights of an uninterrupted one. The ranks must send as
-# many messages as the finished step, with the spare floats after the gradients. gradients_check must see the average.
+# many messages as step 03, with the spare floats after the gradients. gradients_check must see the average.
 # fails with: 2 ranks learn what one process learns with adamw
 build --with check.c --wrap model_new --wrap comm_all_reduce --wrap gradients_check --wrap adamw_update
 # learns N OPTIM OPTION...: claims that the mean losses of N ranks are those of one process with all their images
@@ -35,7 +35,7 @@ restart, all must have the same momentum: that of the averaged gradients."
 done
 finished right 2 "${same[@]}" --trace right.json
 why="The average of the gradients is enough, in one message for each step."
-equal "the ranks send as many messages as the finished step" "$(all_reduces right.json)" \
+equal "the ranks send as many messages as step 03" "$(all_reduces right.json)" \
     "$(all_reduces whole.json)"
 why="stop.c keeps a float after the gradients, with which all ranks agree to stop. If it is not averaged with them, no
 rank hears of another's Ctrl-C. So send ready_count values: the gradients and the spare floats after them."

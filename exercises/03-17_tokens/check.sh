@@ -29,8 +29,8 @@ for text in qa few none; do
         [ $text != none ] || why=$no_labels
         [ "$status" = 0 ] || wrong "$n ranks train to the end ($text)" < <(last_lines $text.$n)
         norms $text.$n $n >found
-        why="The norm of the gradient. A mean of the ranks' means gives a token a large weight on a rank that has few
-tokens with a label."
+        why="The numbers are norms of the gradient. A mean of the ranks' means gives a token a large weight on a rank
+that has few tokens with a label."
         beside "$n ranks have the gradients of one process ($text)" 1e-4 step "one process" one "$n ranks" found
     done
 done

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# In three epochs, each rank must use images in three orders: those of the finished step. A run that is resumed after
+# In three epochs, each rank must use images in three orders: those of step 03. A run that is resumed after
 # the first epoch must use the orders of the second and third, and a run that is resumed within the third epoch the
 # order of the third.
 # fails with: rank 0 uses the same order in several epochs
@@ -47,7 +47,7 @@ done
 
 learner begun 2 "${seeing[@]}" --epochs 3 --max-steps 27 --save middle.st
 learner continued 2 "${seeing[@]}" --epochs 3 --resume middle.st
-why="An epoch has 12 steps here, so the run stopped after step 3 of epoch 3 and then went on with step 4, whose image
+why="An epoch has 12 steps here, so the run stopped after step 3 of epoch 3, and continued with step 4, whose image
 is the fourth of epoch 3's order. A program may begin with any epoch, at any step."
 for rank in 0 1; do
     sed -n 3p expected.$rank >expected

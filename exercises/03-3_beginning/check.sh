@@ -35,7 +35,7 @@ wide=" in ResNet-18, after --resume"
 of_padding="On small images some weights of ResNet-18 only ever meet padding, and have no gradient. They follow the
 others: param_count counts all weights, grad_count those with a gradient. All decay, and are saved and compared."
 
-# ends NAME WORDS: claims that all ranks end with the finished step's weights.
+# ends NAME WORDS: claims that all ranks end with step 03's weights.
 ends()
 {
     local rank
@@ -46,14 +46,14 @@ ends()
     done
     why="Each number is a hash of all weights of a rank at the end of its run."
     beside "all ranks end with the same weights$2" same rank "rank 0" "$1.first" "its own" "$1.others"
-    why="The ranks agree, but the finished step ends with different weights."
-    equal "these are the finished step's weights" \
+    why="The ranks agree, but step 03 ends with different weights."
+    equal "these are step 03's weights" \
         "$(value "$1.right.0.jsonl" end weight_hash)" "$(value "$1.0.jsonl" end weight_hash)"
 }
 
 new=(--arch lenet --train-samples 24 -b 4 --epochs 2)
 finished new.right 3 "${new[@]}"
-why="If the ranks wait for each other in a broadcast: all of them must name the same sender, rank 0."
+why="If the ranks hang in a broadcast, they have named different senders: all must name rank 0."
 learner new 3 "${new[@]}"
 ends new ""
 why="Equal steps keep equal weights equal. Another broadcast takes time, and changes nothing."

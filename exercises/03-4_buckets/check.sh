@@ -8,7 +8,7 @@ build --with check.c --wrap comm_all_reduce --wrap model_new --wrap sgd_update
 same=(--train-samples 64 --bucket-mb 0.001)
 finished right 2 "${same[@]}" --trace right.json
 try_learner yours 2 "${same[@]}" --trace yours.json
-[ "$status" != 0 ] || equal "the final weights are those of the finished step" \
+[ "$status" != 0 ] || equal "the final weights are those of step 03" \
     "$(value right.0.jsonl end weight_hash)" "$(value yours.0.jsonl end weight_hash)"
 
 # once NAME RANK STEP WORDS: claims that the rank sent each gradient once in this step of the run.
@@ -33,7 +33,7 @@ once yours 1 4 ""
 [ "$status" = 0 ] || wrong "the run succeeds" < <(last_lines yours)
 
 why="--bucket-mb is the size of a bucket. Buckets should leave while backward is running, not all at its end."
-equal "the number of messages equals the finished step's" "$(all_reduces right.json)" \
+equal "the number of messages equals step 03's" "$(all_reduces right.json)" \
     "$(all_reduces yours.json)"
 same=(--train-samples 64 --bucket-mb 0.05)
 finished large 2 "${same[@]}" --trace large.json

@@ -8,7 +8,7 @@ build --with check.c --wrap comm_all_reduce --wrap values_scale --wrap sgd_updat
 same=(--train-samples 64)
 
 # waits NAME WORDS OPTION...: claims that the ranks of run NAME wait for all buckets, end with the right weights, and
-# send as many messages as in the finished step. The claims contain WORDS.
+# send as many messages as in step 03. The claims contain WORDS.
 waits()
 {
     local name=$1 words=$2 rank
@@ -22,12 +22,12 @@ waits()
     done
     paste -d'\n' sent.0 sent.1 >sent
     paste -d'\n' averaged.0 averaged.1 >averaged
-    why="Buckets of a rank since the start of the run. A bucket that is not averaged still holds this rank's own
+    why="The numbers count a rank's buckets since the start. A bucket that is not averaged still holds this rank's own
 gradients, or a sum that is being computed while the optimizer reads it."
     beside "all buckets are averaged when the optimizer begins${words:+ ($words)}" same "" sent sent averaged averaged
     [ "$status" = 0 ] || wrong "the run succeeds" < <(last_lines "$name")
     why="Gradients should still travel in buckets, while backward is running."
-    equal "weights and messages are those of the finished step${words:+ ($words)}" \
+    equal "weights and messages are those of step 03${words:+ ($words)}" \
         "$(value "$name.right.0.jsonl" end weight_hash), $(all_reduces "$name.right.json") messages" \
         "$(value "$name.0.jsonl" end weight_hash), $(all_reduces "$name.json") messages"
 }

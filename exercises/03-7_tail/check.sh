@@ -47,9 +47,9 @@ for n in 2 3; do
     why="Every image must be used. If they do not divide evenly, a few are used twice, on two ranks."
     beside "$n ranks use all 25 images and take the same number of steps" same epoch \
         "expected                                " expected "found" found
-    why="To use the last image again and again, or a fixed one, is to train on it more than on the others."
+    why="If the padding is always the last image, or a fixed one, the model trains on it more than on the others."
     equal "none of them is used three times in an epoch" "" "$(sort -u again | head -3)"
-    why="The order is a new one in each epoch. If the images to use twice come from it, they are others each time."
+    why="Each epoch has a new order. If the images to use twice come from this order, they differ each time."
     [ "$(sort -u again.$n | wc -l)" -gt 1 ] ||
         wrong "the images used twice differ from epoch to epoch" <<<"in each of 3 epochs: $(head -1 again.$n)"
     passed "the images used twice differ from epoch to epoch"

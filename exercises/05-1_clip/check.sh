@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The norms must be the finished step's: with fp16's scale of 65536, and on two ranks, where the norms of the ranks' own
+# The norms must be step 05's: with fp16's scale of 65536, and on two ranks, where the norms of the ranks' own
 # gradients would differ. In f32, --loss-scale must not change the losses. A spy (check.c) counts calls that read all
 # gradients, and in the runs of two ranks delays them so that gradients that still travel would be changed.
 # fails with: in fp16 the norm does not include the loss scale

@@ -43,7 +43,7 @@ beside "after an overflow the count of clean steps starts from 0" same step expe
 GRADIENTS=0 learner zero 1 "${same[@]}" --growth-interval 1 --train-samples 96
 awk 'BEGIN { for (i = 1; i <= 12; i++) printf "%.1f\n", 65536 * 2 ^ i }' >expected
 values zero.0.jsonl step loss_scale >found
-why="All gradients are 0 here, and --growth-interval is 1. An overflow limits the scale: no number does."
+why="All gradients are 0 here, and --growth-interval is 1. Only an overflow limits the scale, not a fixed number."
 beside "the scale doubles as long as nothing overflows" same step expected expected found found
 
 OVERFLOW_IN_STEP=all try_learner ever 1 "${same[@]}"

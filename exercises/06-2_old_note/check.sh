@@ -53,5 +53,5 @@ meets "a first run" first 0
     wait "$task"
 } 2>/dev/null
 [ -e note ] || fail_check "rank 0 left no file"
-why="Rank 1 has found the file of the rank 0 that was killed. Does it look again when nobody listens there?"
+why="Rank 1 has found the file of the rank 0 that was killed. Does it look again when no process listens there?"
 meets "started again" again 1

@@ -29,7 +29,7 @@ for n in 2 3 4; do
         wrong "no rank of $n evaluates more than $most images" < <(
             awk '{ print "rank " NR - 1 ": " $1 " images" }' shares)
     passed "no rank of $n evaluates more than $most images"
-    why="A rank evaluates a batch that another rank has too, and does not count it. The result is right, the work lost."
+    why="A rank evaluates a batch that another rank has too, and does not count it: right, but wasted work."
     equal "$n ranks together evaluate 40 images" 40 "$(awk '{ sum += $1 } END { print sum }' shares)"
 done
 

@@ -27,7 +27,7 @@ it: on which stream does the forward pass read it? A call for another stream onl
         sed -n "s/^spy: rank $rank evaluates \([0-9]*\)$/rank $rank: \1 images/p" again$n.out
     done >found
     for ((rank = 0; rank < n; rank++)); do echo "rank $rank: $((8 * ((4 - rank) / n + 1))) images"; done >expected
-    why="One rank's result is that of one model, but the other ranks wait. All ranks must still share the test set."
+    why="If one rank evaluates alone, the result is that of one model, but all ranks must share the test set."
     beside "$n ranks share the 40 test images" same "" expected expected found found
 done
 

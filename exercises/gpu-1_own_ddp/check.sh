@@ -26,12 +26,12 @@ run_ranks()
 
 finished right 2
 GPU_SLOW=nccl:5 run_ranks two 2
-why="In main, every rank starts with weights of its own. By ncclBroadcast, all ranks get those of rank 0."
+why="In main, every rank starts with weights of its own. ncclBroadcast gives all ranks those of rank 0."
 for rank in 0 1; do
     equal "the weights of two ranks are broadcast once (rank $rank)" "1 ncclBroadcast" \
         "$(calls two $rank ncclBroadcast) ncclBroadcast"
 done
-why="A step adds up the gradient and the loss of all ranks with one message, by ncclAllReduce."
+why="In a step, one ncclAllReduce adds up the gradients and losses of all ranks."
 for rank in 0 1; do
     equal "each of 40 steps has one all-reduce (rank $rank)" "40 ncclAllReduce" \
         "$(calls two $rank ncclAllReduce) ncclAllReduce"
@@ -39,7 +39,7 @@ done
 losses right >expected
 losses two >found
 why="add_gradient divides by the batch size of all ranks. So the sum over the ranks is the mean. If the operation is
-right: NCCL is slow here. Does anything read the result before the stream's work is done?"
+right, note that NCCL is slow here: does anything read the result before the stream's work is done?"
 beside "the losses are those of one model with the whole batch" 1e-5 line "expected" expected "two ranks" found
 weights right >expected
 weights two >found
@@ -49,7 +49,7 @@ run_ranks three 3
 equal "the weights are also equal on three ranks" "the weights are equal on all 3 ranks" \
     "$(grep '^the weights' three.out)"
 
-why="To allocate GPU memory takes longer than to add up these numbers, and cudaFree waits for all streams. A program
+why="Allocating GPU memory takes longer than adding up these numbers, and cudaFree waits for all streams. A program
 that trains for weeks makes its memory, streams and communicators once."
 for rank in 0 1; do
     equal "a step makes no memory, stream or communicator (rank $rank)" "0 in its steps" \

@@ -31,6 +31,6 @@ before the stream has copied it? (NCCL is slow here.)"
         "your program                      " found
     awk -v n=$n -v share=$share '{ print $1 " " $2 ": " 2 * (n - 1) * 4 * share }' spied >expected
     awk '{ print $1 " " $2 ": " $5 }' spied >found
-    why="An all-reduce is a reduce-scatter and an all-gather. Each of them once in a step is as many bytes."
+    why="An all-reduce is a reduce-scatter and an all-gather. One of each in a step sends as many bytes."
     beside "$n ranks: a step sends the bytes of one all-reduce" same "" "bytes            " expected yours found
 done

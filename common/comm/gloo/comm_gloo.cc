@@ -1,7 +1,7 @@
-// comm_gloo.cc - comm_run on Gloo: over TCP, computed by the CPU. In C++, because Gloo is C++.
+// comm_gloo.cc - comm_run on Gloo: over TCP, on the CPU. This file is C++ because Gloo is C++.
 //
-// Gloo blocks the thread that calls it and has no streams, so a call becomes a job that the stream
-// runs when it gets there. If the device has its own memory, the job works on a copy in host
+// Gloo blocks the thread that calls it and has no streams, so each call becomes a job that the
+// stream runs in its turn. If the device has its own memory, the job works on a copy in host
 // memory:
 //
 //   comm_run:              copy_to_host | stream_enqueue(run) | copy_to_device
@@ -33,7 +33,7 @@ extern const char *const comm_backend = "gloo";
 }
 
 // Gloo's timeout applies to each wait, and other ranks may work for a long time before their call.
-// Gloo notices at once if a rank's process ends; the watchdog finds one that hangs.
+// Gloo notices at once if a rank's process ends; rank 0's store finds a rank that hangs (store.h).
 static const std::chrono::milliseconds timeout = std::chrono::hours(24);
 
 struct Backend {
@@ -64,7 +64,7 @@ public:
 
     std::vector<char> get(const std::string &key) override
     {
-        std::vector<char> data(256 * (size_t)world_->size);     // Gloo's values are shorter
+        std::vector<char> data(256 * (size_t)world_->size);     // longer than any value of Gloo's
         data.resize(store_get(world_, (prefix_ + key).c_str(), data.data(), data.size()));
         return data;
     }
@@ -206,7 +206,7 @@ try {
     call_lost(job->comm, &job->call, e.what());
 }
 
-// The stream waits for the previous call if that was made on a different stream.
+// Makes the stream wait for the previous call if that call was made on a different stream.
 static void take_turn(Backend *backend, Stream *stream)
 {
     if (*backend->last && *backend->last != stream) {
@@ -221,7 +221,7 @@ static void need_host_memory(Backend *backend, size_t bytes)
     if (bytes <= backend->host_bytes)
         return;
     if (*backend->last)
-        stream_sync(*backend->last);    // earlier calls use the old memory
+        stream_sync(*backend->last);    // earlier calls may still use the old memory
     host_free(backend->host);
     backend->host = host_alloc(bytes);
     backend->host_bytes = bytes;

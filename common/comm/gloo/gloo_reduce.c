@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-// value: the result for x and y. `to` may be `a` or `b`: elements are read before they are written.
+// value: the result for x and y. `to` may be `a` or `b`: each element is read before it is written.
 #define REDUCE_FUNCTION(name, number, value)                                                    \
     static void name(void *to_memory, const void *a_memory, const void *b_memory, size_t count) \
     {                                                                                           \

@@ -15,11 +15,11 @@ const char *const comm_backend = "nccl";
 
 struct Backend {
     ncclComm_t nccl;
-    Call last;              // the call that was enqueued last, or recorded last
+    Call last;              // the latest call that was enqueued or recorded
     Comm *next;
 };
-static Comm *comms;         // of this process, which has one device
-static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER; // loader threads read it as well
+static Comm *comms;         // list of this process's communicators, all on one device
+static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER; // loader threads read `comms`, too
 
 static const ncclDataType_t nccl_types[] = {
     [COMM_U8] = ncclUint8, [COMM_I64] = ncclInt64, [COMM_F32] = ncclFloat32,
@@ -93,8 +93,8 @@ static void keep_host_order(const World *world)
 }
 
 // NCCL refuses a second rank on a GPU, unless a variable allows it. Before 2.30 there is no such
-// variable. So the ranks that share a GPU look like ranks of different machines, and use sockets.
-// NVLink SHARP (NVLS) needs a GPU for each rank. What the user has set is kept. Never run on a GPU.
+// variable, so ranks that share a GPU pretend to be on different machines, and use sockets. NVLink
+// SHARP (NVLS) needs a GPU for each rank. Keeps what the user has set. Has never run on a GPU.
 static void share_gpus(const World *world)
 {
     char host[2 * MACHINE_NAME + 16];
@@ -118,12 +118,12 @@ void backend_connect(Comm *comm, const World *world)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     struct Backend *backend = comm->backend = xcalloc(1, sizeof *backend);
-    unsetenv("NCCL_COMM_ID");     // any process that knows it could join
+    unsetenv("NCCL_COMM_ID");     // any process that knows this id could join
     keep_host_order(world);
     if (world->gpus_shared)
         share_gpus(world);
     device_use(comm->device);
-    PROGRESS_DOING("waiting for", "NCCL to connect the ranks");     // and for NCCL to be loaded
+    PROGRESS_DOING("waiting for", "NCCL to connect the ranks");     // the first call loads NCCL
     ncclUniqueId id = share_id(comm, world);
     check_result(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank,
                                                     &config));
