@@ -55,8 +55,8 @@ static inline SoftmaxJob softmax_job(const OpSpec *s, const uint64_t *keys, size
 typedef struct HeadRow {
     int token;
     size_t begin;           // index of the row's first number in memory
-    uint64_t stream;        // of the sample, for dropout_keeps
-    uint32_t position;      // of the row's first number, for dropout_keeps
+    uint64_t stream;        // the sample's stream, for dropout_keeps
+    uint32_t position;      // position of the row's first number, for dropout_keeps
 } HeadRow;
 
 INLINE HeadRow head_row(const SoftmaxJob *j, size_t row)
