@@ -44,9 +44,9 @@ typedef struct Data {
     uint32_t checksum;      // CRC-32 of the data, part of the fingerprint
     char samples[40];       // what the samples are, for messages: "images", "windows of 16 bytes"
     const char *unit;       // what has a label, for messages: "images", "bytes"
-    char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
+    char vocabulary[2 * 256 + 1]; // for a text: the byte of each token, in hexadecimal; else ""
     Dataset train, test;
-    Augment augment;        // for training
+    Augment augment;        // for training batches
     Augment plain;          // for testing: no crop and no flip
     const char *const *class_names; // (classes), or NULL
 } Data;

@@ -10,7 +10,7 @@ typedef struct World {
     int rank, size;
     int local_rank, local_size; // index of this rank on this machine, and number of ranks there
     int sharers;                // ranks that may use one of this rank's cores, this rank included
-    int gpu_place;              // this rank's number among the ranks that share its GPU, from 0
+    int gpu_place;              // index of this rank among the ranks that share its GPU, from 0
     bool gpus_shared;           // do any ranks share a GPU?
     const char *address;        // this machine's address for the other ranks; "": there are none
     Store *store;

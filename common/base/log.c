@@ -28,7 +28,7 @@ struct Log {
         int of;             // how many epochs the run has
         double started;     // time (s) when the epoch's clock started
         double seconds;     // from `started` until the clock stopped
-        int64_t samples;    // since `started`
+        int64_t samples;    // samples trained since `started`
         double wait_ms;     // spent waiting for data since `started`
         double lr;          // the learning rate of the latest log_step
     } epoch;

@@ -35,7 +35,7 @@ struct Comm {
     Device *device;
     char name[16];
     Network network;        // the simulated network (--slow-network)
-    uint64_t calls;         // collectives so far
+    uint64_t calls;         // number of collectives so far
     uint64_t bytes;         // bytes of all calls so far
     float *one;             // a number on the device, for barriers
     struct Backend *backend; // the library's communicator, and what else the backend needs

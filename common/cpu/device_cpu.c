@@ -96,7 +96,7 @@ Device *device_open(int index, int threads)
 {
     Device *device = xcalloc(1, sizeof *device);
     device->threads = threads > 0 ? threads : core_count();
-    if (device->threads > omp_get_thread_limit())   // OMP_THREAD_LIMIT
+    if (device->threads > omp_get_thread_limit())   // set by OMP_THREAD_LIMIT
         device->threads = omp_get_thread_limit();
     device->compute.device = device;
     pthread_mutex_init(&device->lock, NULL);

@@ -25,7 +25,7 @@
 #include <string.h>
 
 typedef struct Slot {
-    void *inputs;           // device, as in Batch
+    void *inputs;           // device memory, as in Batch
     int32_t *labels;        // (rows, per_row), device
     Event *ready;           // recorded after the work that fills the slot
     Event *done;            // recorded after the work that reads the slot
@@ -353,7 +353,7 @@ void loader_free(Loader *loader)
     workers_resume(loader);
     for (int i = 0; i < loader->config.workers; i++)
         pthread_join(loader->workers[i].thread, NULL);
-    stream_sync(device_stream(loader->device)); // compute may still read a slot
+    stream_sync(device_stream(loader->device)); // the compute stream may still read a slot
 
     for (int i = 0; i < worker_count(loader); i++)
         worker_free(loader, &loader->workers[i]);

@@ -10,7 +10,7 @@
 
 struct Pictures {
     char *dir;
-    char **class_names;     // (classes), and NULL
+    char **class_names;     // (classes), then NULL
     char *names;            // the files' paths below DIR, each with its '\0': "train/cat/1.jpg"
     size_t *at;             // (count): where each sample's name begins in `names`
 };

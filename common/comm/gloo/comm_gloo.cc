@@ -64,7 +64,7 @@ public:
 
     std::vector<char> get(const std::string &key) override
     {
-        std::vector<char> data(256 * (size_t)world_->size);     // longer than any value of Gloo's
+        std::vector<char> data(256 * (size_t)world_->size);     // longer than what Gloo stores
         data.resize(store_get(world_, (prefix_ + key).c_str(), data.data(), data.size()));
         return data;
     }
