@@ -32,7 +32,7 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
           "end the run if no rank progresses for this long (0: never)", .min = 0, .max = 1e6 }));
 }
 
-static void name_rank(const World *world)       // for the messages of this process
+static void name_rank(const World *world)       // from now on, messages name this rank
 {
     check_set_rank(world->rank, world->size);
     if (world->rank > 0)

@@ -85,23 +85,23 @@ static void parse(Args *args, Config *c, int argc, char **argv)
 typedef struct Job {
     const Args *args;
     const Config *config;
-    const char *from;       // the checkpoint of --resume, or NULL
-    const char *save;       // where this process saves, or NULL
+    const char *from;       // the checkpoint to resume from, or NULL
+    const char *save;       // the file that this process saves to, or NULL
     Data data;
     Log *log;
     Device *device;
     Ops *ops;
     Model *model;
     Optim *optim;           // SGD or AdamW, with its state for each parameter
-    Scalars *scalars;       // device memory: learning rate and so on
+    Scalars *scalars;       // device memory: the step's settings, such as the learning rate
     Stats *train_stats;     // device memory: sums over the current epoch
     Stats *test_stats;      // device memory: sums over the test set
     Loader *train, *test;
     const Batch *batch;     // the current batch
     Replay *replay;         // recordings of train_step
-    TrainState state;       // how far the run is; saved in checkpoints
+    TrainState state;       // how far the run has come; saved in checkpoints
     World world;            // this process's rank, and the number of ranks
-    Comm *comm, *norms;     // for gradients, state and hashes; norms: for --sync-bn, or NULL
+    Comm *comm, *norms;     // comm: gradients, state, hashes; norms: for --sync-bn, or NULL
     Sampler sampler;
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
@@ -243,7 +243,7 @@ static void save(Job *job, const char *suffix)
 static void save_within_epoch(Job *job)
 {
     job->state.running = read_finite(job, job->train_stats);
-    compare_hashes(job->comm, job->device, model_hash(job->model)); // save only what all ranks have
+    compare_hashes(job->comm, job->device, model_hash(job->model)); // save only if all ranks agree
     save(job, "");
 }
 
@@ -262,7 +262,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first: no saved best_top1 may be above that of .best
+        save(job, ".best");     // first, so that no checkpoint has a higher best_top1 than .best
     save(job, "");
 }
 
@@ -427,7 +427,7 @@ static void load_state(Job *job)
 static void restore(Job *job)
 {
     if (job->world.rank > 0)
-        return;                 // share_start sends what rank 0 has
+        return;                 // share_start sends rank 0's state
     load_weights(job);
     load_state(job);
 }
@@ -449,7 +449,7 @@ static void close_job(Job *job)
     optim_free(job->optim);
     model_free(job->model);
     ops_free(job->ops);
-    device_close(job->device);      // also frees what is left on it: scalars and sums
+    device_close(job->device);      // also frees the scalars and the sums
     log_free(job->log);
     data_close(&job->data);
     trace_close();

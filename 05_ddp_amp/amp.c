@@ -88,7 +88,7 @@ void amp_check_finite(Amp *amp, const Stats *stats, const TrainState *state)
         return;
     double scale = read_scalars(amp).scale.value;
     if (bad && amp->adapts && scale >= 1)
-        return;                         // those steps were skipped
+        return;                         // the steps with bad gradients were skipped
     if (bad && (amp->adapts || (scale > 1 && stats->not_finite == 0)))
         fail_loss_scale(scale, !amp->adapts, state->epoch + 1, state->step);
     fail_diverged(stats, state->epoch + 1, state->step);

@@ -7,7 +7,7 @@
 
 typedef struct AmpConfig {
     const char *mode;           // auto, off, bf16, fp16
-    double loss_scale;          // 0: adaptive in fp16, otherwise none
+    double loss_scale;          // fixed value; 0: adaptive in fp16, otherwise no loss scale
     int growth_interval;        // steps without an overflow after which the scale doubles
     double clip_norm;           // 0: gradients are not clipped
 } AmpConfig;

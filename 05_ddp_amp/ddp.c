@@ -15,14 +15,14 @@
 
 struct Ddp {
     float *grads;
-    size_t count, end;      // of all gradients; those before `end` are final
+    size_t count, end;      // number of all gradients; those before `end` are final
     Device *device;
     Comm *comm;
     DdpHook hook;
     void *arg;
-    size_t begin;           // gradients before it have been sent
-    size_t bucket;          // gradients in a bucket, at least; the last one may have fewer
-    Stream *stream;         // on which buckets are sent
+    size_t begin;           // gradients before `begin` have been sent
+    size_t bucket;          // least number of gradients in a bucket; the last may have fewer
+    Stream *stream;         // the stream that sends the buckets
     Event *final, *averaged;
 };
 

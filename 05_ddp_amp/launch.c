@@ -27,10 +27,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
+enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: seconds before ranks are killed
 
 static pid_t groups[RANKS_MAX];             // each rank's process group; 0: no process is left
-static volatile sig_atomic_t asked, asks;   // the last signal, or 0; how many INT and TERM came
+static volatile sig_atomic_t asked, asks;   // asked: the last signal, or 0; asks: INTs and TERMs
 static volatile sig_atomic_t over;          // the remaining ranks were killed
 static sigset_t held;                       // pass_on's signals: blocked, except while launch waits
 
@@ -93,7 +93,7 @@ static void set_number(const char *name, long long value)
 static void bind_place(Launch *l)
 {
     if (l->nodes > 1 && !l->master)
-        return;                             // then the program itself must know where to meet
+        return;                             // the program itself must know rank 0's address
     l->place = tcp_resolve(l->nodes > 1 ? l->master : "127.0.0.1", l->port);
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(l->master, l->place.address))
         WARN("on rank 0's machine, ip -brief address shows its addresses", "--master-addr %.200s "
@@ -107,7 +107,7 @@ static void set_environment(const Launch *l, int start)
     int share = core_count() / l->ranks;
     char token[STORE_TOKEN];
     store_new_token(token);
-    if (l->nodes == 1)                      // else each launch would make its own
+    if (l->nodes == 1)                      // with several machines, their tokens would differ
         setenv("DDP_TOKEN", token, 0);
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
@@ -201,7 +201,7 @@ static void pass_on(int number)
         kill_ranks(number);
 }
 
-static void stop_all(int number)            // Ctrl-Z; fg continues all
+static void stop_all(int number)            // on Ctrl-Z; fg continues all ranks
 {
     send_to_ranks(SIGSTOP);
     raise(SIGSTOP);
@@ -235,7 +235,7 @@ static int wait_for_ranks(const Launch *l)
         pid_t pid = waitpid(-1, &status, 0);
         int local = local_rank_of(pid), code = exit_code(status);
         if (local < 0)
-            continue;                       // a child of the script that became this program
+            continue;                       // a child of the script that exec'ed this program
         groups[local] = kill(-pid, 0) == 0 ? pid : 0;
         left--;
         failed = failed || code != 0;
@@ -243,9 +243,9 @@ static int wait_for_ranks(const Launch *l)
             continue;
         if (ends_as_asked(status)) {
             asked = code - 128;
-            continue;                       // the others may still be saving
+            continue;                       // the other ranks may still be saving
         }
-        alarm(GRACE);                       // then kill_ranks runs: a rank may hang
+        alarm(GRACE);                       // kill_ranks runs after GRACE seconds: a rank may hang
         if (code == EXIT_REPORTED)
             continue;                       // waitpid has yet to return the rank that failed
         first = code;
@@ -255,7 +255,7 @@ static int wait_for_ranks(const Launch *l)
     }
     alarm(0);
     if (!asked)
-        send_to_ranks(SIGTERM);             // else processes that ranks left may still be saving
+        send_to_ranks(SIGTERM);             // after a signal, ranks' children may still be saving
     for (int tenths = 0; tenths < 10 * GRACE && send_to_ranks(0) > 0; tenths++)
         usleep(100000);
     send_to_ranks(SIGKILL);

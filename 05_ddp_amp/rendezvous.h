@@ -7,7 +7,7 @@ typedef struct RendezvousConfig {
     const char *address;                // where rank 0 listens
     int port;
     const char *interface;              // the network that the ranks use, or NULL
-    double timeout;                     // s without progress until the run ends; 0: never
+    double timeout;                     // seconds without progress until the run ends; 0: never
 } RendezvousConfig;
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);

@@ -7,8 +7,8 @@ typedef struct RendezvousConfig {
     const char *address;                // where rank 0 listens
     int port;
     const char *interface;              // the network that the ranks use, or NULL
-    const char *meet;                   // "file:PATH", or NULL
-    double timeout;                     // s without progress until the run ends; 0: never
+    const char *meet;                   // the value of --rendezvous, "file:PATH", or NULL
+    double timeout;                     // seconds without progress until the run ends; 0: never
 } RendezvousConfig;
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);

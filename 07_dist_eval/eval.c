@@ -34,7 +34,7 @@ struct Eval {
     Model *model;
     Device *device;
     Comm *comm;
-    Verdict *verdicts;          // of this rank's batches, one after the other; device
+    Verdict *verdicts;          // device: the verdicts of this rank's batches, in their order
     Stats *stats;               // device memory for eval_sum
     Result result;              // this rank's counts; after the sum, those of all ranks
 };

@@ -36,7 +36,7 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
           "a file on a disk that all hosts see", .local = true }));
 }
 
-static void name_rank(const World *world)       // for the messages of this process
+static void name_rank(const World *world)       // from now on, messages name this rank
 {
     check_set_rank(world->rank, world->size);
     if (world->rank > 0)

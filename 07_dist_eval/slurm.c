@@ -34,7 +34,7 @@ bool slurm_is_task(void)
 
 static int number(const char *name) { return get(name) ? atoi(get(name)) : -1; }
 
-// ranks: this node's, from SLURM_GTIDS: "0,1", or "0,2,4" if tasks are distributed cyclically.
+// Counts this node's `ranks`, from SLURM_GTIDS: "0,1", or with a cyclic distribution "0,2,4".
 static int count_ranks(const char *ranks)
 {
     int count = 1;
@@ -51,7 +51,7 @@ void slurm_rank(World *world)
                       .local_size = ranks ? count_ranks(ranks) : -1 };
 }
 
-// "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued.
+// Returns cluster, job, step, and the job's number of requeues: "ddp 12.0, restart 1".
 static const char *run_name(void)
 {
     static char text[64];

@@ -70,7 +70,7 @@ void args_parse(Args *args, int argc, char **argv);
 
 // Sets an option that neither the user nor an earlier call has set.
 void args_default(Args *args, const char *option, const char *value);
-// Prints "train: --lr: ..." and exits 2.
+// Prints a message that begins with "train: --lr: ", and exits with status 2.
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool args_given(const Args *args, const char *option);

@@ -27,13 +27,13 @@ typedef struct TrainState {
     int64_t seed;
     int64_t epoch, step;        // the next step: its epoch, and its number in the epoch, from 0
     int64_t global_step;        // steps since the run began
-    int64_t batch_size;         // of all ranks together
-    int64_t order;              // from data_order; 0: not known
+    int64_t batch_size;         // the global batch size: all ranks together
+    int64_t order;              // the result of data_order; 0: not known
     double best_top1;           // the best model_score; -1: none yet
     double loss_scale;          // the latest adaptive loss scale; 1: there was none
     int64_t clean_steps;        // steps without an overflow since the loss scale changed
     int64_t skipped_steps;      // steps skipped because of an overflow since the run began
-    Stats running;              // of the current epoch so far
+    Stats running;              // sums over the current epoch so far
 } TrainState;
 
 // Lists the arrays that are the state of a run in device memory: the model's parameters and

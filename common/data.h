@@ -24,14 +24,14 @@ typedef struct Augment {
     bool crop, flip;
     int padding;
     uint64_t seed;
-    float mean[3], std[3];  // of each channel, to normalise images
+    float mean[3], std[3];  // statistics of each channel, to normalise images
 } Augment;
 
 typedef struct Dataset {
     int count, channels, height, width, classes;
     uint8_t *inputs;        // host: (count, channels, height, width), or a text's tokens; of
                             // picture files: NULL
-    int32_t *labels;        // (count), host; of a text: NULL
+    int32_t *labels;        // host: (count); NULL for a text
     struct Pictures *pictures; // a folder of picture files, or NULL
     int per_row;            // labels of a sample: 1 for an image, or one for each token of a window
 } Dataset;
@@ -41,12 +41,12 @@ typedef struct Data {
     char name[24];
     char source[256];       // where the data were found, or how they were made
     char fingerprint[128];  // name, counts and checksum as text: equal for equal data
-    uint32_t checksum;      // of the data: part of the fingerprint
+    uint32_t checksum;      // CRC-32 of the data, part of the fingerprint
     char samples[40];       // what the samples are, for messages: "images", "windows of 16 bytes"
     const char *unit;       // what has a label, for messages: "images", "bytes"
-    char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
+    char vocabulary[2 * 256 + 1]; // for a text: the byte of each token, in hexadecimal; else ""
     Dataset train, test;
-    Augment augment;        // for training
+    Augment augment;        // for training batches
     Augment plain;          // for testing: no crop and no flip
     const char *const *class_names; // (classes), or NULL
 } Data;
@@ -68,15 +68,15 @@ void picture_file(const Dataset *set, int id, char *out, size_t size);
 
 typedef struct Batch {
     int index;              // the batch's number in the epoch, from 0
-    int count;              // samples
+    int count;              // samples in the batch
     int rows;               // rows of inputs and labels; from row `count` on zeros, and labels -1
-    int per_row;            // labels of a row
+    int per_row;            // labels in a row
     bool full;              // the batch has as many rows as LoaderConfig's shape
     void *inputs;           // (rows, channels, height, width) in the loader's shape; device. Text:
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
     int label_count;        // labels in all rows
-    int slot;               // the number of its buffer: index modulo LOADER_SLOTS
+    int slot;               // the number of the batch's buffer: index modulo LOADER_SLOTS
 } Batch;
 
 // Rows [begin, begin + rows) of a batch. shape: the shape of the batch's inputs.

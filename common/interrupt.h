@@ -20,7 +20,7 @@ int interrupt_requested(void);
 void interrupt_hold(void);
 int interrupt_received(void);   // the signal that came to this process, or 0
 void interrupt_stop(int signal);
-// Ends interrupt_hold: a signal counts at once again, even one that has already come.
+// Ends interrupt_hold: interrupt_requested returns a received signal again, even an earlier one.
 void interrupt_release(void);
 // Ends the process if a signal has come. Call it while waiting before training has begun.
 void interrupt_leave(void);

@@ -42,9 +42,9 @@ typedef struct LogStep {
     int epoch, epochs;          // the epoch's number, from 1; how many epochs the run has
     int64_t step, steps;        // the step's number in the epoch, from 1; how many the epoch has
     double lr, data_wait_ms;
-    Stats stats;                // of the epoch so far, and of the last batch
+    Stats stats;                // sums over the epoch so far, and over the last batch
     bool all_ranks;             // stats are sums over all ranks, not this rank's own
-    double norm;                // of the gradients, before they were clipped; 0: not printed
+    double norm;                // norm of the gradients before clipping; 0: not printed
     double loss_scale;          // 0: loss_scale and skipped are not printed
     int64_t skipped;            // steps skipped since the run began; 0: not printed
 } LogStep;

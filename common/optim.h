@@ -41,7 +41,7 @@ typedef struct Optim {
     Model *model;
     Array arenas[OPTIM_ARENAS]; // a value for each parameter, with the layout of model->params
     int arena_count;
-    uint8_t *decays;        // AdamW: adamw_update's list of the parameters that decay; device
+    uint8_t *decays;        // device memory: the `decays` that AdamW passes to adamw_update
 } Optim;
 // config and model must stay valid until optim_free.
 Optim *optim_new(const OptimConfig *config, Model *model);

@@ -32,7 +32,7 @@ void progress_done(void);
 // may have to wait. Both texts must stay valid. If several threads wait, the record has the oldest
 // wait, which may be why the others wait.
 #define PROGRESS_DOING(doing, what) PROGRESS_FILE_(doing, what, false)
-// The same for a thread that writes a file or to the terminal.
+// Like PROGRESS_DOING, for a thread that writes to a file or to the terminal.
 #define PROGRESS_WRITING(what) PROGRESS_FILE_("writing", what, true)
 #define PROGRESS_FILE_(...)                                                                \
     __attribute__((cleanup(progress_file_end))) ProgressFile file_ = { NULL, __VA_ARGS__ }; \
@@ -45,7 +45,7 @@ typedef struct ProgressFile {
 void progress_file_begin(ProgressFile *file);
 void progress_file_end(ProgressFile *file);
 
-// Copies this process's record. Beats first if a thread writes.
+// Copies this process's record. If a thread is writing, calls progress_beat first.
 void progress_read(Progress *to);
 // "after epoch 1, step 12, reading train/1.jpg; 212 calls, the last: all_reduce of 5 (gradients)"
 const char *progress_describe(const Progress *p, char text[PROGRESS_LINE]);

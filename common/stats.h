@@ -4,8 +4,8 @@
 #include <stdint.h>
 
 typedef struct Stats {
-    double loss_sum;                        // of an epoch or a test; only batches with finite sums
-    double batch_loss_sum;                  // of the last batch alone, finite or not
+    double loss_sum;                        // over an epoch or test, only batches with finite sums
+    double batch_loss_sum;                  // over the last batch alone, finite or not
     int64_t count, correct1, correct5;
     int64_t batch_count, batch_correct1;
     int64_t not_finite;                     // losses that were infinite or not a number

@@ -32,10 +32,10 @@ typedef struct StoreConfig {
     int rank, size;
     TcpPlace place;                     // where rank 0 listens
     int socket;                         // rank 0: a socket that is bound to `place`
-    TcpAddress from;                    // this rank's address; "": that of its connection to rank 0
-    double timeout;                     // s without progress until the run ends; 0: never
-    char run[STORE_NAME];               // rank 0 refuses ranks of a run with another name
-    char token[STORE_TOKEN];            // rank 0 refuses ranks with another token; "": no token
+    TcpAddress from;                    // this rank's address; "": as in its connection to rank 0
+    double timeout;                     // seconds without progress until the run ends; 0: never
+    char run[STORE_NAME];               // rank 0 refuses ranks of a run with a different name
+    char token[STORE_TOKEN];            // rank 0 refuses ranks with a different token; "": no token
     bool supervised;                    // a supervisor names a rank that dies; rank 0 does so only
                                         // if rank 0 is still running 2.5 s later
     // If not NULL: called before each attempt to join rank 0, to fill in place and token. False:

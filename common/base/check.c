@@ -76,7 +76,7 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
     while (atomic_flag_test_and_set(&failing))
         pause(); // a different thread is ending the process
 
-    if (ftrylockfile(stdout) == 0)      // a thread that is stuck may hold its lock
+    if (ftrylockfile(stdout) == 0)      // a stuck thread may hold stdout's lock
         fflush(stdout);
     va_list args;
     va_start(args, format);

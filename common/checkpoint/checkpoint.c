@@ -35,9 +35,9 @@ int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS])
 // A tensor of the file. Its data are in host memory.
 typedef struct Named {
     StTensor t;
-    double least, most;         // the range of its numbers
+    double least, most;         // the range allowed for the tensor's numbers
     const ModelTensor *tensor;  // the model's, of this shape; NULL: a field of TrainState
-    const Array *array;         // with the tensor's values on the device, or NULL
+    const Array *array;         // the device array with the tensor's values, or NULL
     char name[96];              // storage for t.name, which is a constant for a field of TrainState
 } Named;
 
@@ -49,7 +49,7 @@ typedef struct Contents {
     int64_t batches;            // num_batches_tracked, which PyTorch needs
     Array arrays[RUN_ARRAYS];
     int array_count;
-    float *values;              // of all arrays' tensors, on the host
+    float *values;              // host memory: the values of all arrays' tensors
     Named *list;
     int count;
 } Contents;
@@ -209,7 +209,7 @@ bool checkpoint_save(const char *path, Model *model, const Optim *optim, const T
 
 // --- loading -------------------------------------------------------------------------------------
 
-// "F32 (64, 3, 7, 7)"
+// Writes a tensor's type and shape: "F32 (64, 3, 7, 7)".
 typedef char TypeText[ST_MAX_DIMS * 22 + 16];
 static const char *type_text(const StTensor *t, TypeText out)
 {
@@ -328,7 +328,7 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          "%.300s was saved in an epoch with different samples, or with the "
                          "same samples in a different order", path);
     if (save && !(same_file(save, path) && access(best, F_OK) == 0))
-        saved->best_top1 = -1;  // the score is of another .best, or of one that is gone
+        saved->best_top1 = -1;  // the score belongs to a different .best, or to one that is gone
     saved->batch_size = run->batch_size;
     saved->order = run->order;
     return true;

@@ -29,7 +29,7 @@ typedef struct Head {
 typedef struct Attention {
     Ops *ops;
     OpSpec spec;                // the caller's, but x.type is f32 if the caller's type is emulated
-    Type type;                  // of the caller's x, y and gradients
+    Type type;                  // the type of the caller's x, y and gradients
     int samples, c, d;          // c: width of a token; d: width of a head (c / heads)
     int threads;
     Head *heads;

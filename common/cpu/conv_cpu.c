@@ -25,7 +25,7 @@ typedef struct Pass {
 
 typedef struct Conv {
     Ops *ops;
-    Type type, y_type;          // of the caller's x and y
+    Type type, y_type;          // the types of the caller's x and y
     bool emulates;              // true: spec and y are those of an f32 convolution
     OpSpec spec;
     Shape y;

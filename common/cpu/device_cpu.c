@@ -33,15 +33,15 @@ typedef struct Task {
 
 struct Stream {
     Device *device;
-    void *scratch;              // for the task that runs
+    void *scratch;              // scratch memory for the running task
     size_t scratch_bytes;
     bool beside;                // the stream has a thread; only then are the fields below used
-    char name[24], wait[40];    // for the timeline: "gradients", "wait for gradients"
+    char name[24], wait[40];    // names in the timeline: "gradients", "wait for gradients"
     pthread_t thread;
-    pthread_mutex_t lock;       // for all fields below
+    pthread_mutex_t lock;       // guards all fields below
     pthread_cond_t changed;     // a task was queued, a task is done, or the stream ends
     Task *first, **last;        // the tasks that have not started
-    uint64_t queued, done;      // numbers of tasks since the stream was made
+    uint64_t queued, done;      // counts of tasks since the stream was made
     bool ending;
 };
 
@@ -55,8 +55,8 @@ struct Device {
     int threads;
     char name[64];
     Stream compute;
-    atomic_size_t bytes;        // of device_alloc's memory that is in use
-    pthread_mutex_t lock;       // for the list of blocks
+    atomic_size_t bytes;        // bytes of device_alloc's memory in use
+    pthread_mutex_t lock;       // guards the list of blocks
     struct BlockHeader *blocks; // the list of all blocks of the device's memory
 };
 
@@ -96,7 +96,7 @@ Device *device_open(int index, int threads)
 {
     Device *device = xcalloc(1, sizeof *device);
     device->threads = threads > 0 ? threads : core_count();
-    if (device->threads > omp_get_thread_limit())   // OMP_THREAD_LIMIT
+    if (device->threads > omp_get_thread_limit())   // set by OMP_THREAD_LIMIT
         device->threads = omp_get_thread_limit();
     device->compute.device = device;
     pthread_mutex_init(&device->lock, NULL);

@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 #if DNNL_VERSION_MAJOR >= 3
-typedef dnnl_memory_desc_t DnnMd;       // already a pointer
+typedef dnnl_memory_desc_t DnnMd;       // in oneDNN 3, this type is a pointer
 #else
 typedef dnnl_memory_desc_t *DnnMd;
 typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
@@ -30,7 +30,7 @@ typedef enum { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_WEIGHTS } DnnPass;
 typedef struct DnnConv {
     DnnMd x, w, bias, y;
     dnnl_dims_t strides, pad, pad_after;
-    bool avoid_brgemm;          // see dnn_conv_desc
+    bool avoid_brgemm;          // avoid oneDNN's brgemm code: see dnn_conv_desc
 } DnnConv;
 
 typedef struct DnnPrimitive {

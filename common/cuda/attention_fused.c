@@ -144,9 +144,9 @@ static Descriptor tensor(Graph *g, int id)
 static void add(Graph *g, int index, const Step *s)
 {
     static const struct Names {
-        cudnnBackendDescriptorType_t type, how;         // how: for mode and precision
-        cudnnBackendAttributeName_t link, x, b, y;      // of the operation; link: to `how`
-        cudnnBackendAttributeName_t math, mode;         // of `how`
+        cudnnBackendDescriptorType_t type, how;         // how: descriptor of mode and precision
+        cudnnBackendAttributeName_t link, x, b, y;      // an operation's attributes; link: to `how`
+        cudnnBackendAttributeName_t math, mode;         // attributes of `how`
         cudnnBackendAttributeType_t mode_type;
     } names[] = {
         [MATMUL] = { CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, CUDNN_BACKEND_MATMUL_DESCRIPTOR,

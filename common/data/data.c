@@ -13,12 +13,12 @@ enum { NAMED_CLASSES = 10 };
 
 typedef struct KnownSet {
     const char *name;
-    const char *place;          // its path below data/, or NULL
-    const char *system_place;   // a path where the system may have it, or NULL
+    const char *place;          // the set's path below data/, or NULL
+    const char *system_place;   // a path where the system may have the set, or NULL
     const char *hint;           // the hint if files are missing or damaged
     bool (*read)(Data *data, const char *path, const DataConfig *config, Error *err);
     int classes;
-    bool jitter;                // --augment applies: not to digits and clothes
+    bool jitter;                // does --augment apply? Not to digits and clothes.
     float mean[3], std[3];
     const char *class_names[NAMED_CLASSES];
 } KnownSet;

@@ -25,10 +25,10 @@
 #include <string.h>
 
 typedef struct Slot {
-    void *inputs;           // device, as in Batch
+    void *inputs;           // device memory, as in Batch
     int32_t *labels;        // (rows, per_row), device
-    Event *ready;           // after the work that fills the slot
-    Event *done;            // after the work that reads it
+    Event *ready;           // recorded after the work that fills the slot
+    Event *done;            // recorded after the work that reads the slot
     bool full;
 } Slot;
 
@@ -38,7 +38,7 @@ typedef struct Worker {
     uint8_t *bytes;         // rows of row_bytes(), host
     int32_t *labels;        // (rows, per_row), host
     uint8_t *sent;          // images: a copy of `bytes` on the device; if memory is shared, `bytes`
-    Event *loaded;          // after the work that reads `bytes`
+    Event *loaded;          // recorded after the work that reads `bytes`
     PictureRoom room;
     uint8_t *picture;       // a decoded picture, before it is placed on the canvas
 } Worker;
@@ -215,7 +215,7 @@ static void slot_load(Worker *worker, int batch)
 
 // --- workers -------------------------------------------------------------------------------------
 
-// Makes the next batch. False: there is none. The caller holds the lock, which is free meanwhile.
+// Makes the next batch; false: none is left. The caller holds the lock; work releases it meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;
@@ -276,7 +276,7 @@ static void workers_resume(Loader *loader)
     pthread_mutex_unlock(&loader->lock);
 }
 
-// --- a loader's life -----------------------------------------------------------------------------
+// --- new and free --------------------------------------------------------------------------------
 
 static void slot_new(Loader *loader, Slot *slot)
 {
@@ -353,7 +353,7 @@ void loader_free(Loader *loader)
     workers_resume(loader);
     for (int i = 0; i < loader->config.workers; i++)
         pthread_join(loader->workers[i].thread, NULL);
-    stream_sync(device_stream(loader->device)); // compute may still read a slot
+    stream_sync(device_stream(loader->device)); // the compute stream may still read a slot
 
     for (int i = 0; i < worker_count(loader); i++)
         worker_free(loader, &loader->workers[i]);
@@ -370,7 +370,7 @@ void loader_free(Loader *loader)
 
 // --- an epoch ------------------------------------------------------------------------------------
 
-// Call it while the workers are idle.
+// Sets the epoch's ids (NULL: 0 to count - 1). Call it while the workers are idle.
 static void ids_set(Loader *loader, const int32_t *ids, int count)
 {
     free(loader->ids);
@@ -384,7 +384,7 @@ static void ids_set(Loader *loader, const int32_t *ids, int count)
     }
 }
 
-// Call it when all work on the current batch is enqueued.
+// Gives back the current batch's slot. Call it when all work on the batch is enqueued.
 static void batch_let_go(Loader *loader)
 {
     if (loader->holding)

@@ -303,7 +303,7 @@ void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int si
         table[i * entry] = first_of(&view->x, i) - needs.x;
         weights_of(&view->x, i, &table[i * entry + 1]);
     }
-    mean[values] = 0;       // row_resize reads one number too many
+    mean[values] = 0;       // row_resize reads one number past the end
     for (int i = 0; i < side; i++, out += side) {
         const size_t y = first_of(&view->y, i) - at->y;
         weights_of(&view->y, i, weights);

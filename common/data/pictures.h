@@ -10,8 +10,8 @@
 
 struct Pictures {
     char *dir;
-    char **class_names;     // (classes), and NULL
-    char *names;            // of all files below DIR, each with its '\0': "train/cat/1.jpg"
+    char **class_names;     // (classes), then NULL
+    char *names;            // the files' paths below DIR, each with its '\0': "train/cat/1.jpg"
     size_t *at;             // (count): where each sample's name begins in `names`
 };
 
@@ -37,7 +37,7 @@ typedef struct View {
 // size. The distribution is torchvision's; the random numbers depend on seed, epoch and id.
 View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, int32_t id);
 
-// Resize(side * 256 / 224) and CenterCrop(side).
+// Like torchvision's Resize(side * 256 / 224) and CenterCrop(side).
 View view_center(int width, int height, int side);
 
 typedef struct Rect {
@@ -50,7 +50,7 @@ typedef struct PictureRoom {
     uint8_t *rgb;
     void *tables;
     size_t rgb_room, tables_room;
-    View view;              // of the last picture
+    View view;              // the view of the last picture
 } PictureRoom;
 void picture_room_free(PictureRoom *room);
 

@@ -25,7 +25,7 @@ static int milestones_passed(const char *list, int64_t epoch)
     return *list ? -1 : passed;
 }
 
-// "0.5": epochs; "100steps": steps. False if the text is neither.
+// Reads "0.5" (epochs) or "100steps" (steps). False if the text is neither.
 static bool read_warmup(const char *text, double *length, bool *in_steps)
 {
     char *end;

@@ -16,15 +16,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const double answer_limit = 2;   // s to connect, and to get the answer to HELLO
-static const double early_line = 10;    // s without rank 0 until a line is printed
+static const double answer_limit = 2;   // seconds to connect, and to get the answer to HELLO
+static const double early_line = 10;    // seconds without rank 0 before a line is printed
 
 struct Store {
     int rank, socket;
     atomic_bool left;
     pthread_t thread;
     pthread_mutex_t lock;               // held from a request to its answer
-    char rank0[STORE_NAME + 32];        // "node1, pid 4711"
+    char rank0[STORE_NAME + 32];        // rank 0's process: "node1, pid 4711"
     TcpAddress own;
 };
 

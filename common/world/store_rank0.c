@@ -15,10 +15,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const double hello_limit = 5;        // s from a connection to its HELLO
-static const double early_line = 10;        // s without a beat until a line is printed
-static const double silence = 5;            // s after which a record is old
-static const double leave_limit = 1.5;      // s for all ranks to get END, and to end
+static const double hello_limit = 5;        // seconds from a connection to its HELLO
+static const double early_line = 10;        // seconds without a beat before a line is printed
+static const double silence = 5;            // a record is old after this many seconds of silence
+static const double leave_limit = 1.5;      // seconds for all ranks to receive END and exit
 
 typedef struct Entry {
     struct Entry *next;
@@ -26,17 +26,17 @@ typedef struct Entry {
     char key[STORE_KEY], value[];
 } Entry;
 
-typedef struct Peer {                   // what rank 0 knows of a rank
+typedef struct Peer {                   // what rank 0 knows about a rank
     bool here;
     int pid, socket;
     char host[STORE_NAME];
     Progress record;
-    double heard, ended;                // s: of its last message; of its connection's end, or 0
+    double heard, ended;                // time (s) of the last message and the disconnect, or 0
 } Peer;
 
 static struct {
     StoreConfig config;
-    Peer *peers, *seen;                 // (size) seen: the watch's copy
+    Peer *peers, *seen;                 // (size each); seen: a copy for the watch
     Entry *entries;                     // never freed: answers point to them
     bool over;
     pthread_mutex_t lock;               // guards the three lines above, except `seen`

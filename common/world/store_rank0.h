@@ -2,7 +2,7 @@
 #pragma once
 #include "world/store_message.h"
 
-static const double death_delay = 2.5;  // s from a death to the end of the others (store.h)
+static const double death_delay = 2.5;  // seconds from a death to the end of the others (store.h)
 
 // Starts rank 0's threads, which run until the process ends.
 void store_serve(const StoreConfig *config);
