@@ -164,7 +164,7 @@ Extent net_canvas(const ModelConfig *config)
 {
     bool gpt = strcmp(config->arch, "gpt") == 0, text = config->per_row > 1;
     if (gpt != text)
-        FAIL_USAGE("choose another --arch or --data", "a %s cannot learn %s", config->arch,
+        FAIL_USAGE("choose a different --arch or --data", "a %s cannot learn %s", config->arch,
                    text ? "text" : "images");
     if (gpt)
         return (Extent){ config->classes + config->per_row, 1, 1 };
