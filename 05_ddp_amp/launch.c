@@ -153,7 +153,7 @@ static _Noreturn void run_program(const Launch *l, int local, pid_t parent)
     execvp(l->program[0], l->program);
     if (local > 0)
         _exit(EXIT_REPORTED);
-    FAIL_USAGE("does it exist, is it executable, and does the interpreter in its first line exist?",
+    FAIL_USAGE("check that the program and its interpreter (line 1) exist and are executable",
                "%.200s cannot be started: %s", l->program[0], strerror(errno));
 }
 
