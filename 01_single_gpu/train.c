@@ -221,7 +221,7 @@ static void save_within_epoch(Job *job)
     save(job, "");
 }
 
-// After an epoch's last step. Saves before the evaluation, so that no step is lost if that fails,
+// After an epoch's last step. Saves before the evaluation, which may fail without losing a step,
 // and again after the evaluation, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {

@@ -218,7 +218,7 @@ static void report_phases(Replicas *all, Log *log)
         rest -= ms;
     }
     all->steps = 0;
-    log_say(log, "   == a step's %.1f ms: %sloss, optimizer and data %.1f", step, text, rest);
+    log_say(log, "   == a step takes %.1f ms: %sloss, optimizer and data %.1f", step, text, rest);
 }
 
 void replicas_report(Replicas *replicas, Log *log)

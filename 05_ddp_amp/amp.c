@@ -37,7 +37,7 @@ void amp_options(Args *args, AmpConfig *config)
     *config = (AmpConfig){ .mode = "auto", .growth_interval = 2000 };
     args_add(args, ARGS_ROWS(
         { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
-          "type to compute in (auto: the fastest of this device; off: f32)", .first = true },
+          "type to compute in (auto: the fastest on this device; off: f32)", .first = true },
         { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
           "fixed loss scale (0: adaptive in fp16, otherwise none)", 0, 0x1p40 },
         { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",

@@ -71,7 +71,7 @@ static void train_options(Args *args, Config *c)
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read samples in a new order each epoch" },
         { "bucket-mb", 0, ARG_DOUBLE, &c->bucket_mb, "MIB",
-          "size of a message of gradients (./ddp run naive: all in one)", 0.001, 65536 },
+          "size of one gradient message (./ddp run naive: all in one)", 0.001, 65536 },
         { "sync-bn", 0, ARG_FLAG, &c->sync_bn, NULL, "BatchNorm over all ranks' batches",
           .needs = "arch=convnet|resnet18|resnet50" }));
 }
@@ -273,7 +273,7 @@ static void save_within_epoch(Job *job)
     save(job, "");
 }
 
-// After an epoch's last step. Saves before the evaluation, so that no step is lost if that fails,
+// After an epoch's last step. Saves before the evaluation, which may fail without losing a step,
 // and again after the evaluation, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {

@@ -47,7 +47,7 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks here (gpu: one per GPU)" },
+        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "local ranks (gpu: one per GPU)" },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: rank 0's machine" },
@@ -153,7 +153,7 @@ static _Noreturn void run_program(const Launch *l, int local, pid_t parent)
     execvp(l->program[0], l->program);
     if (local > 0)
         _exit(EXIT_REPORTED);
-    FAIL_USAGE("does it exist, is it executable, and does the interpreter in its first line exist?",
+    FAIL_USAGE("check that the program and its interpreter (line 1) exist and are executable",
                "%.200s cannot be started: %s", l->program[0], strerror(errno));
 }
 
@@ -270,7 +270,7 @@ static bool wait_to_restart(const Launch *l, int start, int *status)
     if (*status == 0 || asked || start == l->restarts)
         return false;
     if (*status == EXIT_USAGE || *status == EXIT_DIVERGED || *status == EXIT_RANKS_DIFFER) {
-        WARN("", "status %d, no restart: the run would fail again, or hide why the weights differ",
+        WARN("", "status %d, no restart: it would fail again, or hide why the weights differ",
              *status);
         return false;
     }

@@ -28,8 +28,10 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
     *c = (RendezvousConfig){ .port = -1, .timeout = 300 };
     args_add(args, ARGS_ROWS(
         { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .local = true },
-        { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
-        { "iface", 0, ARG_STRING, &c->interface, "NAME", "the network interface", .local = true },
+        { "master-port", 0, ARG_INT, &c->port, "PORT",
+          "rank 0's port (-1: from MASTER_PORT, or automatic)", -1, MOST, true },
+        { "iface", 0, ARG_STRING, &c->interface, "NAME",
+          "network interface for this rank's connections", .local = true },
         { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS",
           "end the run if no rank progresses for this long (0: never)", .min = 0, .max = 1e6 },
         { "rendezvous", 0, ARG_STRING, &c->meet, "file:PATH", "under Slurm or launch: meet through "
@@ -198,7 +200,8 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
         use_interface(config->interface, store.from);
     const char *source = find_rank(config, world, &store);
     if (config->meet && (strcmp(source, "alone") == 0 || strcmp(source, "Open MPI") == 0))
-        FAIL_USAGE("start the ranks with srun or launch", "--rendezvous: this process has no rank");
+        FAIL_USAGE("start the ranks with srun or launch",
+                   "--rendezvous: neither srun nor launch started this process");
     store.rank = world->rank;
     store.size = world->size;
     store_join(&store, world);

@@ -64,7 +64,7 @@ static const char *run_name(void)
 
 // --- where do the ranks meet? --------------------------------------------------------------------
 
-// "gpu[7-9,12]-a,gpu20-a" begins with "gpu7-a".
+// The list's first host: "gpu7-a" for "gpu[7-9,12]-a,gpu20-a". The next call overwrites the result.
 static const char *first_host(const char *list)
 {
     static char host[256];

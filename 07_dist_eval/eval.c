@@ -43,7 +43,7 @@ void eval_options(Args *args, EvalConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "show-naive", 0, ARG_FLAG, &config->show_naive, NULL,
-          "also print the mean of means that many scripts print" }));
+          "also print the inexact result of many scripts: mean of means, repeated samples" }));
     result_options(args, &config->result);
 }
 

@@ -306,7 +306,7 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          const TrainState *run, int64_t steps_per_epoch, Error *err)
 {
-    char best[PATH_MAX];
+    char best[PATH_MAX], again[48] = "";
     snprintf(best, sizeof best, "%s.best", save ? save : "");
     if (saved->seed != run->seed)
         return error_set(err,
@@ -314,10 +314,12 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          "%.300s was trained with --seed %lld, not %lld", path,
                          (long long)saved->seed, (long long)run->seed);
     if (saved->batch_size != run->batch_size) {     // then steps have different samples
+        if (saved->step > 0)
+            snprintf(again, sizeof again, ", so epoch %lld begins again",
+                     (long long)saved->epoch + 1);
         WARN("adapt the learning rate (from 03 on: --lr-scale), or choose -b so that the global "
-             "batch stays the same", "%.300s: global batch %lld -> %lld: epoch %lld begins%s",
-             path, (long long)saved->batch_size, (long long)run->batch_size,
-             (long long)saved->epoch + 1, saved->step > 0 ? " again" : "");
+             "batch stays the same", "%.300s: the global batch was %lld and is now %lld%s", path,
+             (long long)saved->batch_size, (long long)run->batch_size, again);
         saved->step = 0;
         saved->running = (Stats){ 0 };
     }
@@ -353,7 +355,7 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "save", 0, ARG_STRING, &c->save, "FILE",
-          "save after each epoch; FILE.best is the best epoch's", .first = true },
+          "save a checkpoint after each epoch; FILE.best is the best epoch's", .first = true },
         { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
           "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
           .needs = "save" },

@@ -122,11 +122,11 @@ int device_share(int devices, int asked, bool warn)
     if (threads <= 0)
         threads = cores > devices ? cores / devices : 1;
     if (warn && (int64_t)devices * threads > cores)
-        WARN("fewer --threads, a smaller OMP_NUM_THREADS, or fewer ranks or devices are faster",
-             "%d device%s of %d thread%s share%s %d core%s: the threads take turns, and wait for "
-             "each other", devices, devices == 1 ? "" : "s",
-             threads, threads == 1 ? "" : "s", devices == 1 ? "s" : "", cores,
-             cores == 1 ? "" : "s");
+        WARN("use fewer --threads, a smaller OMP_NUM_THREADS, or fewer ranks or devices",
+             "%d device%s with %d thread%s%s share%s %d core%s: the threads take turns, and wait "
+             "for each other", devices, devices == 1 ? "" : "s",
+             threads, threads == 1 ? "" : "s", devices == 1 ? "" : " each",
+             devices == 1 ? "s" : "", cores, cores == 1 ? "" : "s");
     return threads;
 }
 
@@ -180,7 +180,7 @@ void *device_alloc(Device *device, size_t bytes)
 {
     size_t whole = block_size(bytes);
     BlockHeader *block = whole >= LARGE ? map_memory(whole) : aligned_alloc(64, whole);
-    CHECK(block, "a smaller batch (-b) or model needs less memory",
+    CHECK(block, "use a smaller batch (-b) or model",
           "out of memory: %zu MiB requested, %zu MiB in use by this device", bytes >> 20,
           atomic_load(&device->bytes) >> 20);
     if (whole < LARGE)
@@ -216,7 +216,7 @@ void device_free(Device *device, void *memory)
 void *host_alloc(size_t bytes)
 {
     void *memory = aligned_alloc(64, round_up(bytes, 64));
-    CHECK(memory || bytes == 0, "a smaller batch (-b) or model needs less memory",
+    CHECK(memory || bytes == 0, "use a smaller batch (-b) or model",
           "out of memory: %zu MiB requested", bytes >> 20);
     return memory;
 }

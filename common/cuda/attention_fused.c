@@ -256,17 +256,17 @@ static const char *why_not(const Ops *ops, const OpSpec *s, const FusedProblem *
 {
     const size_t version = cudnnGetVersion();
     if (s->x.type == TYPE_F32)
-        return "f32";
+        return "its inputs are f32";
     if (s->dropout.rate > 0)
-        return "dropout";
+        return "it has dropout";
     if (ops->config.deterministic)
-        return "--deterministic";
+        return "with --deterministic";
     if (ops->device->major < 8)
-        return "a GPU before compute capability 8.0";
+        return "the GPU's compute capability is below 8.0";
     if (f->d % 8 != 0 || f->d > 128)
         return "the width of a head is not 8, 16, ... 128";
     if (f->T == 1)
-        return "a window of one token";
+        return "a window has only one token";
     if (version == 91000 || version == 91001)
         return "this version of cuDNN has a bug; 9.10.2 does not";
     if (version <= 91500 && f->T % 128 != 0)

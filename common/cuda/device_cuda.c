@@ -39,8 +39,8 @@ static const char hint_device[] =
     "nvidia-smi shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them; to train on the CPU: "
     "./ddp run STEP --backend cpu, or build/cpu/STEP/train";
 static const char hint_memory[] =
-    "a smaller batch (-b) or model, or fewer ranks on this GPU (-n), need less memory; nvidia-smi "
-    "shows what else uses it";
+    "use a smaller batch (-b) or model, or fewer ranks on this GPU (-n); nvidia-smi shows what "
+    "else uses its memory";
 
 // For other errors NVIDIA's text is enough.
 static const struct {

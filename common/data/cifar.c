@@ -13,6 +13,8 @@
 
 enum { IMAGE_BYTES = 3 * 32 * 32 };
 
+static const char hint[] = "download the data set again";
+
 bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, uint32_t *crc,
                      Error *err)
 {
@@ -20,14 +22,14 @@ bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, uin
     FileBytes file = { 0 };
     bool good = data_file_load(path, INT_MAX, &file, err);
     if (good && file.size != wanted)
-        good = error_set(err, "", "%s has %zu bytes, not %zu", path, file.size, wanted);
+        good = error_set(err, hint, "%s has %zu bytes, not %zu", path, file.size, wanted);
     for (int i = 0; i < part->count && good; i++) {
         const uint8_t *at = file.bytes + i * record;
         part->labels[i] = at[label_bytes - 1];
         memcpy(part->inputs + (size_t)i * IMAGE_BYTES, at + label_bytes, IMAGE_BYTES);
         if (part->labels[i] >= part->classes)
-            good = error_set(err, "", "%s: record %d has label %d, but labels are 0 to %d", path, i,
-                             part->labels[i], part->classes - 1);
+            good = error_set(err, hint, "%s: record %d has label %d, but labels are 0 to %d", path,
+                             i, part->labels[i], part->classes - 1);
     }
     *crc = good ? crc32_z(0, file.bytes, file.size) : 0;
     free(file.bytes);

@@ -116,8 +116,8 @@ void data_options(Args *args, DataConfig *config)
     *config = data_defaults();
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto: fashion-mnist, cifar10 or synthetic, the first that is there; mnist, cifar100, "
-          "cifar10:DIR, or a folder of pictures; for gpt: words, shakespeare, text:FILE",
+          "auto (fashion-mnist, else cifar10, else synthetic), mnist, cifar100, cifar10:DIR, or a "
+          "folder of pictures; for gpt: words, shakespeare, text:FILE",
           .local = true, .first = true },
         { "block", 0, ARG_INT, &config->block, "N", "text: bytes in each window",
           .min = 2, .max = 4096 },

@@ -33,7 +33,8 @@ static int list(const char *path, int (*wanted)(const struct dirent *), struct d
     PROGRESS_DOING("listing", path);
     int count = scandir(path, names, wanted, alphasort);
     if (count <= 0)
-        error_set(err, "", "%s: %s", path, count < 0 ? strerror(errno) : "nothing in it is usable");
+        error_set(err, "", "%s: %s", path,
+                  count < 0 ? strerror(errno) : "no usable file or folder in it");
     if (count == 0)
         free(*names);
     return count > 0 ? count : 0;

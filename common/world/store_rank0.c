@@ -125,17 +125,17 @@ static bool is_refused(const StoreHead *head, const StoreHello *new, char reason
     const StoreConfig *c = &server.config;
     const Peer *p = &server.peers[new->rank > 0 && new->rank < c->size ? new->rank : 0];
     if (head->what != STORE_HELLO || head->bytes != sizeof *new)
-        snprintf(reason, STORE_REASON, "it is another program, or another version of ddp.c");
+        snprintf(reason, STORE_REASON, "it is a different program or version of ddp.c");
     else if (strncmp(new->token, c->token, STORE_TOKEN) != 0)
         snprintf(reason, STORE_REASON, "its token is not rank 0's: set the same DDP_TOKEN on all "
                  "ranks, or on none");
     else if (strncmp(new->run, c->run, STORE_NAME) != 0)
-        snprintf(reason, STORE_REASON, "it is from another run: choose another port");
+        snprintf(reason, STORE_REASON, "it is from a different run: choose a different port");
     else if (new->size != c->size)
         snprintf(reason, STORE_REASON, "its world size is %d, but rank 0's is %d", new->size,
                  c->size);
     else if (p->here && (p->pid != new->pid || strcmp(p->host, new->host) != 0))
-        snprintf(reason, STORE_REASON, "rank %d is already there (%s, pid %d): do two machines "
+        snprintf(reason, STORE_REASON, "rank %d has joined already (%s, pid %d): do two machines "
                  "have the same --node-rank?", new->rank, p->host, p->pid);
     return reason[0];
 }
@@ -246,8 +246,8 @@ static void report_tie(const char *what, double now, bool ends)
     char text[PROGRESS_LINE + 200];
     while (other > 1 && strcmp(seen[other].record.call, seen[0].record.call) == 0)
         other--;
-    WARN("all ranks must make the same calls in the same order. If they do: is the network up? "
-         "Between machines a firewall must allow all ports, as ranks connect in pairs",
+    WARN("all ranks must make the same calls in the same order. If they do, check the network and "
+         "the firewall: ranks connect in pairs, on any port",
          "%s; at call %lld, rank 0 is in %s, rank %d in %s", what,
          (long long)seen[0].record.calls, seen[0].record.call, other, seen[other].record.call);
     for (int i = 0; ends && i < size; i++) {
@@ -273,7 +273,7 @@ static void report_stuck(double now, double waited, bool ends)
     }
     name_peer(first, now, text);
     if (named > 1)
-        snprintf(more, sizeof more, "; and %d more ranks", named - 1);
+        snprintf(more, sizeof more, "; and %d more rank%s", named - 1, named > 2 ? "s" : "");
     if (!ends && server.config.timeout > 0)
         snprintf(hint, sizeof hint, "the run ends after %.3g s without progress (--timeout)",
                  server.config.timeout);
@@ -382,5 +382,5 @@ void store_serve(const StoreConfig *config)
               config->place.address, strerror(errno));
         pthread_detach(thread_start(accept_all, NULL, "the store"));
     }
-    pthread_detach(thread_start(watch, NULL, "the watch"));
+    pthread_detach(thread_start(watch, NULL, "the watchdog"));
 }

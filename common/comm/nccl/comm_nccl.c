@@ -39,8 +39,8 @@ static void check_result(const Comm *comm, const Call *call, ncclResult_t result
     if (result == ncclRemoteError)
         call_lost(comm, call, more);
     FAIL(result == ncclUnhandledCudaError
-             ? "is the GPU's memory full? fewer ranks on it (-n) or a smaller batch (-b) need "
-               "less; NCCL_DEBUG=INFO makes NCCL print more"
+             ? "if the GPU's memory is full (nvidia-smi), use fewer ranks on it (-n) or a smaller "
+               "batch (-b); NCCL_DEBUG=INFO makes NCCL print more"
              : "NCCL_DEBUG=INFO makes NCCL print more",
          "NCCL: %s: %s: %s", call_describe(comm, call, text), ncclGetErrorString(result),
          more ? more : "");
