@@ -1,8 +1,8 @@
 // interrupt.h - ends training after Ctrl-C, SIGTERM or SIGUSR1. The first Ctrl-C or SIGTERM asks
-// the program to stop; the second ends it at once. (In one of several ranks, the first signal also
-// ends the process at once, unless it has called interrupt_hold.) SIGUSR1, which batch systems send
-// some time before they end a job, also asks the program to stop. SIGUSR1 never counts as the first
-// of two signals, so repeating it is harmless.
+// the program to stop; the second ends it at once. (With several ranks, the first Ctrl-C or SIGTERM
+// also ends a rank at once, unless the rank has called interrupt_hold.) SIGUSR1, which batch
+// systems send some time before they end a job, also asks the program to stop. SIGUSR1 never counts
+// as the first of two signals, so repeating it is harmless.
 #pragma once
 
 // From now on handles these signals; the first Ctrl-C or SIGTERM also prints a line on stderr. If

@@ -51,9 +51,9 @@ typedef struct LogStep {
 void log_step(Log *log, const LogStep *step);
 
 // The end of an epoch: a line about its training (time, rate, rank 0's wait for data, and the last
-// step's learning rate), and an "epoch" event with the results of training and test.
-// There is no line if the epoch had no step left to train. The event has no results of the test if
-// another rank evaluates.
+// step's learning rate), and an "epoch" event with the results of training and test. There is no
+// line if the epoch had no step left to train. On a rank that did not evaluate, the event has no
+// test results.
 //    == epoch: [1/5] | 62.3 s | 958 images/s | data wait 0.1 s | lr 0.01
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // Prints a test's result. If the run only evaluates (`only`), also writes it as an "eval" event.

@@ -1,11 +1,11 @@
-// progress.h - how far this process is: a record that its store sends to rank 0 every second.
+// progress.h - how far this process has come: a record that rank 0 gets every second (store.h).
 //
 // One rule ends a run that is stuck (store.h): no rank has beaten for --timeout seconds. A rank
-// beats when it begins a step, a batch, a collective or a file. One rank that hangs, or is stopped,
-// or waits for its disk, makes all others wait for it in a collective, so all stop beating.
+// beats at least at each step, batch, collective and file. One rank that hangs, or is stopped, or
+// waits for its disk, makes all others wait for it in a collective, so all stop beating.
 //
-// While a rank writes a file or to the terminal, its store beats for it: neither a slow disk nor
-// Ctrl-S in the terminal ends a run.
+// While a rank writes a file or to the terminal, its store's thread beats for it: neither a slow
+// disk nor Ctrl-S in the terminal ends a run.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -13,8 +13,8 @@ typedef struct TcpPlace {
 // Fails if the host has no IPv4 address.
 TcpPlace tcp_resolve(const char *name, int port);
 bool tcp_is_loopback(const char *address);
-// This machine's address on this interface ("eth0"), or if NULL, on the first interface that is up
-// and not the loopback.
+// This machine's address on this interface ("eth0"), or if interface is NULL, on the first one that
+// is up and not the loopback.
 bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // Makes NCCL and Open MPI use this interface, by environment variables, unless these are already
 // set. Gloo needs no variable: it listens at the world's address.

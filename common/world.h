@@ -17,7 +17,7 @@ typedef struct World {
 } World;
 
 // A key-value store for what ranks exchange before they have a communicator: NCCL's id, Gloo's
-// addresses. Keys have up to 63 bytes; values up to STORE_MOST.
+// addresses. Keys have up to 63 bytes, values up to STORE_MOST bytes.
 void store_put(const World *world, const char *key, const void *value, size_t bytes);
 // Waits until a rank has put the key. Copies at most `capacity` bytes; returns the value's length.
 // Use it only in a call that all ranks make, announced by progress_call.

@@ -229,8 +229,8 @@ static void name_peer(const Peer *p, double now, char text[PROGRESS_LINE + 200])
              server.config.size, p->host, p->pid, old, progress_describe(&p->record, how));
 }
 
-// Applies the rule of store.h. < 0: the other ranks wait for a rather than for b. 0: the records do
-// not show that. > 0: they wait for b.
+// Applies the rule of store.h. Negative: the other ranks wait for `a`, not `b`. Positive: they wait
+// for `b`. 0: the records do not show which.
 static int64_t compare(const Peer *a, const Peer *b, double now)
 {
     int64_t heard = (now - a->heard < silence) - (now - b->heard < silence);
@@ -332,8 +332,8 @@ static int64_t look(bool absent, bool *all)
     return signs;
 }
 
-// If steps take longer than early_line, the line must not come in each of them. So it comes only
-// after twice the longest pause before this one.
+// If steps take longer than early_line, a line in each of them would be too much. So a line is
+// printed only after twice the longest pause before this one.
 static void *watch(void *arg)
 {
     const double timeout = server.config.timeout > 0 ? server.config.timeout : INFINITY;
