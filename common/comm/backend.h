@@ -49,7 +49,7 @@ void comm_run(Comm *comm, Stream *stream, Call call);
 
 // --- call.c: what comm_run does around the library's call ----------------------------------------
 
-// Call both in comm_run's thread. call_begin returns false if the call has no values: then return.
+// Call both in comm_run's thread. If the call has no values, call_begin returns false: then return.
 bool call_begin(Comm *comm, Call *call);
 void call_end(Comm *comm, Stream *stream, const Call *call);
 // Call it in the thread that makes the library's call. Begins the call's span in the timeline,
@@ -58,7 +58,7 @@ void call_record(const Comm *comm, const Call *call);
 
 // Ends this process because another rank is lost; `why` is the library's text. call NULL: while
 // connecting. The parent process or the store may report which rank died, and end this process. So
-// call_lost first waits 5 s for that. It fails with a message of its own only if nothing happens.
+// call_lost first waits 5 s for that, or for a signal, then fails with its own message.
 void call_lost(const Comm *comm, const Call *call, const char *why) __attribute__((noreturn));
 
 // Writes "all_reduce of 1000 (gradients), in backward", or if call is NULL, "connect (gradients)".

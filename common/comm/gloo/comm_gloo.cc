@@ -1,4 +1,4 @@
-// comm_gloo.cc - comm_run on Gloo: over TCP, on the CPU. This file is C++ because Gloo is C++.
+// comm_gloo.cc - comm_run on Gloo: over TCP, on the CPU. This file is in C++ because Gloo is.
 //
 // Gloo blocks the thread that calls it and has no streams, so each call becomes a job that the
 // stream runs in its turn. If the device has its own memory, the job works on a copy in host
