@@ -60,8 +60,8 @@ struct Device {
     struct BlockHeader *blocks; // the list of all blocks of the device's memory
 };
 
-// Precedes every block of device memory, so that device_free finds its size. Its 64 bytes keep
-// the block aligned.
+// Precedes every block of device memory, so that device_free finds the block's size. The header's
+// 64 bytes keep the block aligned.
 typedef struct BlockHeader {
     size_t bytes;
     struct BlockHeader *next, **at;     // in the device's list; *at is the pointer to this block
@@ -107,8 +107,8 @@ Device *device_open(int index, int threads)
     return device;
 }
 
-// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" for nested teams. 0: not set,
-// or not from 1 to 1024.
+// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" for nested teams. Returns 0 if
+// it is not set, or not from 1 to 1024.
 static int threads_of_environment(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
@@ -143,7 +143,7 @@ void device_close(Device *device)
 static _Thread_local bool is_beside;
 
 // From now on teams that OpenMP starts in the calling thread have exactly device->threads threads.
-// A stream's own thread works alone (device_cpu.h).
+// But a stream's own thread works alone (device_cpu.h).
 void device_use(Device *device)
 {
     omp_set_dynamic(0);

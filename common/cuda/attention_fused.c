@@ -1,12 +1,12 @@
-// attention_fused.c - causal self-attention as one kernel for each pass, which cuDNN compiles: no
-// (T, T) matrix is in memory. It has never run on a GPU, so it is off without DDP_ATTENTION=fused.
+// attention_fused.c - causal self-attention as one kernel for each pass, which cuDNN compiles. No
+// (T, T) matrix is stored. Off without DDP_ATTENTION=fused: this code has never run on a GPU.
 //
 //   forward    S = q k^T / sqrt(d)   P = exp(S - max) / sum   stats = max + log(sum)   y = P v
 //   backward   S again   P = exp(S - stats)   dv = P^T dy   dots = sum(dy * y)
 //              dS = P * (dy v^T - dots) / sqrt(d)   dk = dS^T q   dq = dS k
 //
-// max and the sums are over rows; for later tokens, S is -FLT_MAX. The tables below say just that,
-// in the order in which cuDNN recognises attention. Forward keeps stats for backward.
+// max and the sums are over rows; for later tokens, S is -FLT_MAX. The tables below list these
+// steps; keep their order, by which cuDNN recognises attention. Forward keeps stats for backward.
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
 #include "progress.h"
@@ -18,8 +18,8 @@
 
 // --- graphs --------------------------------------------------------------------------------------
 
-// The tensors of both graphs; for cuDNN, these are their UIDs. Forward has memory for Q to LOWEST,
-// backward for Q to DQ_SUMS. DOTS and DQ_SUMS are scratch memory.
+// The tensors of both graphs; the numbers are their UIDs in cuDNN. Forward has memory for Q to
+// LOWEST, backward for Q to DQ_SUMS. DOTS and DQ_SUMS are scratch memory.
 enum { Q = 1, K, V, Y, STATS, SCALE, LOWEST, DY, DQ, DK, DV, DOTS, DQ_SUMS,
        V_TURNED, QK, SCALED, LOG_P, ROW, COLUMN, SEEN, S, MAX, SHIFTED, EXP, SUM, LOG_SUM, P,
        P_ROUNDED, DY_Y, DOT, P_TURNED, DP, DP_LESS, DS_ALL, DS, DS_TURNED, K_ROWS, TENSORS };
@@ -249,9 +249,9 @@ void fused_plans_free(Ops *ops)
     }
 }
 
-// The reason why cuDNN's attention is not used, or NULL. Its backward adds up dq in any order, and
-// its dropout cannot use our keys. NVIDIA's cudnn-frontend refuses 9.10.0 and 9.10.1, and before
-// 9.15.1 works around windows that are not multiples of 128.
+// The reason why cuDNN's attention is not used, or NULL. Its backward adds up dq in no fixed order,
+// and its dropout cannot use our keys. NVIDIA's cudnn-frontend refuses cuDNN 9.10.0 and 9.10.1,
+// and, before 9.15.1, works around windows that are not multiples of 128.
 static const char *why_not(const Ops *ops, const OpSpec *s, const FusedProblem *f)
 {
     const size_t version = cudnnGetVersion();

@@ -89,7 +89,7 @@ void conv_plans_free(Ops *ops);
 // --- our own kernels: kernels_*.cu ---------------------------------------------------------------
 
 // For attention: copies from rows of tokens (samples, T, parts, heads, d) to matrices of heads
-// (parts, samples, heads, T, d), or (if not `split`) back.
+// (parts, samples, heads, T, d), or, if `split` is false, back.
 void heads_copy(Ops *ops, const OpSpec *s, int parts, bool split, const void *from,
                 void *to);
 // The rows of (samples, heads, T, T): scores become P, their causal softmax (ops/attention.h), and
@@ -101,7 +101,7 @@ void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores
 
 typedef struct Fused Fused;
 // NULL if attention_cuda.c must compute this attention: without DDP_ATTENTION=fused, or if cuDNN
-// cannot. With DDP_ATTENTION=fused, the log says whether cuDNN does.
+// cannot. With DDP_ATTENTION=fused, rank 0 prints whether cuDNN computes attention.
 Fused *fused_new(const Op *op);
 void fused_free(Fused *fused);
 void fused_forward(const Fused *fused, const OpArgs *args);

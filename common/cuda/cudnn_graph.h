@@ -1,7 +1,7 @@
 // cudnn_graph.h - convolutions and attention through cuDNN's graph API (cuDNN calls it the backend
 // API).
 //
-// cuDNN takes a graph of operations (a convolution is a single one) and offers engines that can run
+// cuDNN takes a graph of operations (for a convolution, only one) and offers engines that can run
 // it, best guess first. An engine that is ready to run on a device is an execution plan. A plan can
 // also be made from the description of a device; tests do this without a GPU.
 #pragma once
@@ -54,7 +54,7 @@ bool conv_is_product(const ConvProblem *problem);
 typedef enum { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS, PASS_COUNT } ConvPass;
 
 // Makes a plan from cuDNN's first guess that the rules allow. With rules->time: from the fastest of
-// the first such guesses. False: there is no plan, and err has the reason.
+// the first few such guesses. False: there is no plan, and err has the reason.
 bool conv_plan_new(CudnnPlan *plan, const ConvProblem *problem, ConvPass pass,
                    const PlanRules *rules, Error *err);
 

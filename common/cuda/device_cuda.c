@@ -68,7 +68,7 @@ void cuda_failed(cudaError_t status, const char *call, const char *file, int lin
 
 static _Thread_local int current_device = -1; // this thread's device in CUDA; -1: none set
 
-// The number of GPUs; -1 without a driver. Fails if there is a driver and it does not work.
+// The number of GPUs; -1 without a driver. Fails if there is a driver that does not work.
 static int count_gpus(void)
 {
     int count = 0, driver = 0, runtime = 0;
