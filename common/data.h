@@ -16,10 +16,10 @@ DataConfig data_defaults(void);
 // Sets the defaults and adds the options.
 void data_options(Args *args, DataConfig *config);
 
-// A crop moves an image by up to `padding` pixels each way, on black. A crop of a picture file is a
-// random part (view_random). A crop of a text moves all windows of an epoch by the same number of
-// bytes, less than a window. A flip mirrors an image at random. Crop and flip depend only on seed,
-// epoch and sample id.
+// A crop moves an image by up to `padding` pixels each way, and fills the gap with black. A crop of
+// a picture file is a random part (view_random). A crop of a text moves all windows of an epoch by
+// the same number of bytes, less than a window. A flip mirrors an image at random. Crop and flip
+// depend only on seed, epoch and sample id.
 typedef struct Augment {
     bool crop, flip;
     int padding;
@@ -55,7 +55,7 @@ typedef struct Data {
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
 // A number > 0 made from the data's checksum, the number of training samples and `shuffle`. A run
-// can resume in mid-epoch only if its number is the checkpoint's.
+// can resume in mid-epoch only if its number equals the checkpoint's.
 int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or double quotes: "airplane". NULL if the set has no names
 // (CIFAR-100, synthetic, a text).
@@ -103,7 +103,7 @@ typedef struct LoaderConfig {
     bool fill_last;         // for evaluation: rows that do not count make the last batch full
 } LoaderConfig;
 
-// Each worker thread makes whole batches ahead in its own memory, and loads them into one of
+// Each worker thread makes whole batches ahead in its own memory, and loads each into one of
 // LOADER_SLOTS buffers, on the loader's stream. Without workers, loader_next makes the batch.
 // Picture files are decoded only when a batch needs them. If a canvas is larger than its image, the
 // image is centred on black.

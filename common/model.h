@@ -72,8 +72,8 @@ typedef struct Model {
 // Exits if there is no such network, or if it does not fit the data.
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config);
 void model_free(Model *model);
-// Initialises each layer as PyTorch does, a ResNet as torchvision, and a gpt as minGPT. The random
-// numbers are keyed by seed, tensor and element.
+// Initialises each layer as PyTorch does, a ResNet as torchvision does, and a gpt as minGPT does.
+// The random numbers are keyed by seed, tensor and element.
 void model_init(Model *model, int64_t seed);
 
 // Updates a 16-bit model's copies of the weights, on the compute stream; an f32 model has none.

@@ -3,9 +3,9 @@
 // Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/, which
 // uses oneDNN, and in cuda/, which uses cuDNN and cuBLASLt; you choose one when you link. All other
 // operations are in ops/, once for both. Operations enqueue their work on the device's compute
-// stream, or on the stream that they take (but see ops_beside). Arrays, Scalars and Stats are in
-// device memory unless a line says "host". Activations, parameters and gradients begin at multiples
-// of 16 bytes.
+// stream, or on the stream that is an argument (but see ops_beside). Arrays, Scalars and Stats are
+// in device memory unless a comment has "host". Activations, parameters and gradients begin at
+// multiples of 16 bytes.
 #pragma once
 #include "args.h"
 #include "device.h"
@@ -192,7 +192,7 @@ typedef struct OpArgs {
     const float *bias;
     float *dw, *dbias;
     NormTensors norm;               // OP_NORM, OP_ROW_NORM
-    uint8_t *index;                 // OP_MAXPOOL: where in its window each y was; saved by forward
+    uint8_t *index;                 // OP_MAXPOOL: each y's position in its window; saved by forward
     const uint64_t *keys;           // a key for each sample, for dropout; NULL: nothing is dropped
 } OpArgs;
 
@@ -225,8 +225,8 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 
 // --- texts ---------------------------------------------------------------------------------------
 
-// Turns each token into a row of vocab + T numbers: 1 at the token and at vocab + its position,
-// else 0. A linear layer then gives the sum of the token's and the position's embeddings. With a
+// Turns each token into a row of vocab + T numbers: 1 at the token and at vocab + its position, 0
+// elsewhere. A linear layer then gives the sum of the token's and the position's embeddings. With a
 // vocabulary of thousands, this would be slow.
 typedef struct OneHotSpec {
     int samples, T, vocab;

@@ -238,7 +238,7 @@ static bool read_named(const Named *n, const StFile *file, Error *err)
 }
 
 // Apart from ddp.*, the file may have only the list's tensors: a resnet34's file has all of a
-// resnet18's, and more. An architecture, vocabulary or heads that it names must be this model's.
+// resnet18's, and more. An architecture, vocabulary or heads in its metadata must be this model's.
 static bool read_list(const Contents *c, const StFile *file, Error *err)
 {
     Metadata mine;

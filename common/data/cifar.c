@@ -3,7 +3,7 @@
 //   CIFAR-10    six files of 10,000 records:    [label] [1024 red] [1024 green] [1024 blue]
 //   CIFAR-100   train.bin 50,000, test.bin 10,000:  [coarse label] [fine label] [the same 3072]
 //
-// No file has a header. Only its length and its labels (CIFAR-100: the fine ones) are checked.
+// No file has a header. Only a file's length and labels (CIFAR-100: the fine ones) are checked.
 #include "data/formats.h"
 
 #include <limits.h>

@@ -23,8 +23,8 @@ typedef struct KnownSet {
     const char *class_names[NAMED_CLASSES];
 } KnownSet;
 
-// "auto" takes the first set that exists; synthetic always does. The last row is for all folders of
-// pictures; its mean and deviation are ImageNet's, as in torchvision's examples.
+// "auto" takes the first set that exists; synthetic always exists. The last row is for all folders
+// of pictures; its mean and deviation are ImageNet's, as in torchvision's examples.
 static const KnownSet known_sets[] = {
     { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
       "./ddp data fashion-mnist downloads it", idx_read, 10, false, { 0.2860f }, { 0.3530f },
@@ -77,7 +77,7 @@ static const KnownSet *set_named(const char *data)
     return set;
 }
 
-// The set that --data asks for. *path: the set's path; NULL: it is synthetic, or was not found.
+// The set that --data asks for. *path: the set's path; NULL: the set is synthetic, or missing.
 static const KnownSet *set_choose(const char *data, const char **path, char found[PATH_MAX])
 {
     const KnownSet *set = known_sets;

@@ -102,8 +102,8 @@ static int between(int low, int value, int high)
     return value < low ? low : value > high ? high : value;
 }
 
-// Copies an image to a black canvas, with its corner at (top, left), which may be outside the
-// canvas. flip: then mirrors the canvas.
+// Copies an image to a black canvas, with the image's corner at (top, left), which may be outside
+// the canvas. flip: then mirrors the canvas.
 static void image_place(const Loader *loader, const uint8_t *image, int top, int left, bool flip,
                         uint8_t *canvas)
 {
@@ -124,7 +124,7 @@ static void image_place(const Loader *loader, const uint8_t *image, int top, int
     }
 }
 
-// Makes a window of text: row gets its key and its tokens, and labels the token after each of them.
+// Makes a window of text: key and tokens go to `row`, the token after each of these to `labels`.
 static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t *labels)
 {
     const Dataset *set = loader->dataset;
@@ -142,7 +142,7 @@ static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t
 }
 
 // Puts a sample's image on a canvas: in the middle, or where a crop moves it. Also sets the label.
-// The image of a picture file has already been cropped by picture_make.
+// picture_make has already cropped the image of a picture file.
 static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *label)
 {
     Error error;
@@ -215,7 +215,7 @@ static void slot_load(Worker *worker, int batch)
 
 // --- workers -------------------------------------------------------------------------------------
 
-// Makes the next batch; false: none is left. The caller holds the lock; work releases it meanwhile.
+// Makes the next batch; false: none is left, or workers rest. Releases the caller's lock meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;

@@ -261,7 +261,7 @@ static void rows_mean(const uint8_t *restrict from, size_t step, const uint32_t 
 
 // Resizes a row of pixels to a row in each of the planes red, green and blue. table: for each
 // output pixel its first source pixel, and the weights. All colours are added up at once, in one
-// number with 16 bits for each. Its upper 16 bits come from the next pixel, and are not used.
+// number with 16 bits for each. The upper 16 bits come from the next pixel, and are not used.
 static void row_resize(const uint32_t *table, int taps, int side, bool flip, const uint16_t *row,
                        uint8_t *out)
 {
@@ -329,7 +329,7 @@ typedef struct Job {
     char problem[256];
 } Job;
 
-#ifdef DDP_PICTURES_MISSING     // "no libpng (libpng-dev)": which packages were missing
+#ifdef DDP_PICTURES_MISSING     // packages that the build did not find: "no libpng (libpng-dev)"
 static bool decode(Job *job) { return false; }
 #else
 

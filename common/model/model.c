@@ -114,7 +114,7 @@ static void allocate_activations(Model *model)
 // v - 1 makes value v, and reads its gradient.
 
 typedef struct Life {
-    int value, part;        // the value, and the part of the value's gradient
+    int value, part;        // index of the value; which part of its gradient: grad[0] or grad[1]
     size_t size, at;        // the part's bytes, and its offset in the shared memory
     int from, to;           // the first and last step of backward that need the part
 } Life;

@@ -45,7 +45,7 @@ struct Net {
 };
 
 // Each adds a layer at the end and returns the number of the layer's value. At most two layers may
-// read the batch, or a value of net_norm, net_maxpool or net_add; at most one, any other value.
+// read the batch, or a value of net_norm, net_maxpool or net_add. Other values: at most one layer.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);

@@ -107,8 +107,8 @@ INLINE float kept(bool keep, float value) { return keep ? value : 0; }
 
 #else
 
-// `value` if keep, else 0. For ?: gcc 14 would make a branch around the computation of `value`, and
-// branches keep loops scalar.
+// `value` if keep, else 0. With ?: gcc 14 would make a branch around the computation of `value`,
+// and branches keep loops scalar.
 INLINE float kept(bool keep, float value) { return float_of(bits_of(value) & -(uint32_t)keep); }
 
 // e^x, within two units in the last place. x is limited to -87 .. 88 by minima of integers, which
