@@ -158,8 +158,8 @@ static bool should_stop(const Job *job)
 
 // ---- Reading the device -------------------------------------------------------------------------
 
-// Waits for the device. Ends the run if a loss or a gradient was not finite. Every save comes after
-// this check.
+// Waits for the device, and returns its sums. Ends the run if the run has diverged (stats.h). Every
+// save comes after this check.
 static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;
@@ -221,8 +221,8 @@ static void save_within_epoch(Job *job)
     save(job, "");
 }
 
-// After an epoch's last step. Saves before the evaluation, which may fail without losing a step,
-// and again after the evaluation, as the start of the next epoch.
+// After an epoch's last step. Saves before the evaluation, so that no step is lost if the
+// evaluation fails, and again after the evaluation, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {
     save_within_epoch(job);

@@ -73,7 +73,7 @@ static void kill_ranks(int number)
     end_ranks(SIGKILL);
 }
 
-// A signal for the parent is meant for all ranks. A second signal does not postpone their end.
+// Passes the signal on to all ranks. A second signal does not extend the alarm of the first.
 static void pass_on(int number)
 {
     if (!asked)
@@ -91,7 +91,7 @@ static int rank_of(pid_t pid)
 }
 
 // Returns the run's exit status: that of the first rank that failed, unless it ended because
-// another rank had failed or because the parent got a signal. EXIT_RANKS_DIFFER always counts.
+// another rank had failed or, except with EXIT_RANKS_DIFFER, because the parent got a signal.
 static int wait_for_ranks(int size)
 {
     int status = 0, first = 0, failed = 0;  // first: the status of the first rank that failed

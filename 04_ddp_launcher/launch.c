@@ -226,7 +226,7 @@ static bool ends_as_asked(int status)
 }
 
 // Returns the status of the first rank that failed by itself, not because of another rank or of a
-// signal. If all have ended because of a rank on another machine, returns 1, and they restart, too.
+// signal. If all ended because of a rank on another machine, returns 1, so they can restart, too.
 static int wait_for_ranks(const Launch *l)
 {
     int status = 0, first = 0, failed = 0;

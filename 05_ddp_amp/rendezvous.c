@@ -57,8 +57,8 @@ static int number(const char *variable)
     return (int)value;
 }
 
-// launch passes rank 0 a socket that is bound already, so that no other program can take the port.
-// False: there is no such socket for this port.
+// launch passes rank 0 an already bound socket, so that no other program can take the port. Returns
+// false if there is no such socket for this port.
 static bool inherit_socket(StoreConfig *store)
 {
     store->socket = number("DDP_LISTEN");
@@ -80,8 +80,8 @@ static void meet_at(const char *host, int port, const World *world, StoreConfig 
         store->socket = tcp_bind(&store->place);
 }
 
-// The variables that torchrun and launch set. --master-addr and --master-port take precedence over
-// MASTER_ADDR and MASTER_PORT.
+// Reads the variables that torchrun and launch set. --master-addr and --master-port take precedence
+// over MASTER_ADDR and MASTER_PORT.
 static void from_environment(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
     const char *host = c->address ? c->address : getenv("MASTER_ADDR");

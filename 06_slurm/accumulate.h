@@ -5,7 +5,7 @@
 #include "log.h"
 #include "model.h"
 
-// How many rows of a batch go through the model together, if the batch has at most `parts` parts.
+// How many rows go through the model together if a batch is split into at most `parts` parts.
 int accumulate_rows(int parts, const Dataset *data, int batch_size);
 
 typedef struct Accumulate {

@@ -15,6 +15,6 @@ void rendezvous_options(Args *args, RendezvousConfig *config);
 
 // Finds this process's rank and the world size: in the variables that torchrun and launch set, or
 // from Open MPI or Slurm; without any of these, the process is alone.
-// Then connects the ranks, until store_leave (store.h). Fails unless all ranks run the same program
+// Then connects the ranks, until store_leave (world.h). Fails unless all ranks run the same program
 // with the same options, except local ones (args.h).
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);

@@ -1,4 +1,4 @@
-// slurm.c - rank, size and meeting point from the variables that srun sets.
+// slurm.c - rank, world size and rank 0's address, from the variables that srun sets.
 //
 //   job       sbatch, salloc   SLURM_JOB_ID, SLURM_NTASKS: the request, in every shell of the job
 //     script  on one node      SLURM_PROCID=0: it looks like rank 0 of all tasks, but is no task
@@ -109,8 +109,8 @@ static void leave_loopback(const char *host, TcpAddress address)
           "%s is %s on this host: no other host can reach it", host, address);
 }
 
-// The list has the order of the cluster's nodes. Tasks may have another order: that of the network
-// (from Slurm 26.05 on, with a topology plugin), or the user's (SLURM_HOSTFILE).
+// SLURM_STEP_NODELIST has the order of the cluster's nodes. Tasks may have another order: that of
+// the network (from Slurm 26.05 on, with a topology plugin), or the user's (SLURM_HOSTFILE).
 static void check_first(const char *host)
 {
     const char *node = get("SLURMD_NODENAME");

@@ -13,7 +13,7 @@ typedef struct EvalConfig {
 void eval_options(Args *args, EvalConfig *config);
 
 typedef struct Eval Eval;
-// Fails on rank 0 if it cannot write the file of --predictions.
+// Fails on rank 0 if the folder of the --predictions file is not writable.
 Eval *eval_new(const EvalConfig *config, Comm *comm, Model *model, const Data *data);
 void eval_free(Eval *eval);
 
