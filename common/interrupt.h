@@ -5,9 +5,9 @@
 // as the first of two signals, so repeating it is harmless.
 #pragma once
 
-// From now on handles these signals; the first Ctrl-C or SIGTERM also prints a line on stderr. If
-// one process prints the line for several, it calls interrupt_announce, which is safe in a signal
-// handler; the others call interrupt_silence.
+// From now on handles these signals, and ignores SIGPIPE and SIGXFSZ. The first Ctrl-C or SIGTERM
+// also prints a line on stderr. If one process prints the line for several, it calls
+// interrupt_announce, which is safe in a signal handler; the others call interrupt_silence.
 void interrupt_install(void);
 void interrupt_announce(void);
 void interrupt_silence(void);

@@ -26,7 +26,7 @@ int tcp_bind(TcpPlace *place);
 // The address and port of this side of a socket.
 TcpPlace tcp_place(int socket);
 // From now on a send or receive fails with EAGAIN, and a connect with EINPROGRESS, if nothing moves
-// for `seconds` (0: never). All fail with EINTR when this process continues after a stop.
+// for `seconds` (0: never). With a limit, all fail with EINTR after this process was stopped.
 void tcp_limit(int socket, double seconds);
 // Connects within `seconds`; later sends and receives have the same limit. -1: failed, or a signal
 // came.
