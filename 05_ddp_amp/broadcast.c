@@ -46,8 +46,8 @@ void compare_hashes(Comm *comm, Device *device, uint64_t hash)
     leave_only_with(EXIT_RANKS_DIFFER);
     fflush(stdout);
     if (comm_rank(comm) == 0)
-        WARN("the ranks began with different weights or applied different gradients; they "
-             "agreed at every earlier save",
+        WARN("the broadcast at the start has failed, or the ranks have taken different steps since "
+             "the weights were last compared",
              "the ranks have diverged: the weights of rank %s differ from rank 0's (%016llx)",
              names, (unsigned long long)first);
     free(gather(comm, device, hash));       // the other ranks wait here until rank 0 has printed
