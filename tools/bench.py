@@ -608,25 +608,35 @@ def bench_launch(b):
             table(("seconds", "`torchrun`", "`launch`", "ratio"), rows))
 
 
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def kill_all(launcher):
+    """Also kills the ranks: torchrun's have sessions of their own, and would keep its stdout open."""
+    for pid in (launcher, *children(launcher)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def kill_to_next_step(command, env):
     """Kills a rank after some steps -> seconds until the first step after a restart; infinite if there is none."""
     with subprocess.Popen(shown(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
                           start_new_session=True) as launcher:
-        limit = threading.Timer(120, os.killpg, (launcher.pid, signal.SIGKILL))
+        limit = threading.Timer(120, kill_all, (launcher.pid,))     # PyTorch's ranks may hang in init_process_group
         limit.start()
         steps = (line for line in launcher.stdout if "== step:" in line or '"step"' in line)
         for _ in range(5):
             next(steps)
-        with open(f"/proc/{launcher.pid}/task/{launcher.pid}/children", encoding="ascii") as file:
-            os.kill(int(random.choice(file.read().split())), signal.SIGKILL)
+        os.kill(random.choice(children(launcher.pid)), signal.SIGKILL)
         begin = time.perf_counter()
         for line in launcher.stdout:
             if "init" in line:          # the first line of the restarted ranks
                 break
         seconds = time.perf_counter() - begin if next(steps, None) else math.inf
         limit.cancel()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(launcher.pid, signal.SIGKILL)
+        kill_all(launcher.pid)
     return seconds
 
 
