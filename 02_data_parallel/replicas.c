@@ -1,18 +1,18 @@
 // replicas.c - one process, several devices, one thread each: what torch.nn.DataParallel does.
 //
-//                first device                             the others
-//   broadcast    its parameters and statistics  ==>       a copy of them
-//   scatter      the inputs of a batch          ==>       their piece of them
-//   forward      its own piece                            their piece
-//   gather       the logits of the whole batch  <==       those of their piece
+//                first device                             each other device
+//   broadcast    its parameters and statistics  ==>       a copy
+//   scatter      the inputs of a batch          ==>       its piece of the inputs
+//   forward      its own piece                            its own piece
+//   gather       the logits of the whole batch  <==       the logits of its piece
 //   (loss)       computed by the caller                   -
-//   scatter      the gradient of the logits     ==>       their piece of it
-//   backward     its own piece                            their piece
-//   reduce       adds up the gradients          <==       those of their piece
+//   scatter      the gradient of the logits     ==>       its piece of the gradient
+//   backward     its own piece                            its own piece
+//   reduce       adds up the gradients          <==       the gradients of its piece
 //   (optimizer)  run by the caller                        -
 //
 // In every step, the first device sends the whole model and receives all gradients. While it adds
-// them up and runs the optimizer, the others idle.
+// up the gradients and runs the optimizer, the other devices are idle.
 #include "replicas.h"
 #include "check.h"
 #include "clock.h"
@@ -145,7 +145,7 @@ static void do_part(void *arg, int i)
     trace_end();
 }
 
-// Begins when the first device has finished what the caller gave it. Each thread waits for its own
+// Runs `part` on all devices, after the first device's earlier work. Each thread waits for its own
 // device, and then for the other threads. So no thread reads data before it is written.
 static void on_all(Replicas *all, const char *phase, Part *part)
 {

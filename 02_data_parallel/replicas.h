@@ -19,7 +19,7 @@ Replicas *replicas_open(const ReplicasConfig *config, int threads);
 void replicas_close(Replicas *replicas);
 // The first device, which also computes the loss and runs the optimizer.
 Device *replicas_device(const Replicas *replicas);
-// The largest number of a batch's rows that one device gets (torch.chunk's rule).
+// The maximum number of a batch's rows that one device gets (torch.chunk's rule).
 int replicas_chunk(const Replicas *replicas, int batch);
 // The first device computes with this model, the others with copies. In the model's config, `batch`
 // counts the rows of all devices, and `pass` those of one (replicas_chunk).
@@ -28,7 +28,7 @@ void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops);
 // inputs: (rows, ...) on the first device -> logits of all rows in its model. training: as in
 // model_forward. Waits for the devices, so replay_run cannot record a step with this call.
 void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool training);
-// The first model's dlogits, all rows -> the gradients of the whole batch, in that model. This also
+// The first model's dlogits, all rows -> the gradients of the whole batch, in the first model. Also
 // waits for the devices.
 void replicas_backward(Replicas *replicas);
 // Prints how long each phase of a step took, on average since the last call, and each device's

@@ -1,5 +1,5 @@
-// team.c - threads that wait at one barrier before each part of the work, and at a second one after
-// it:
+// team.c - threads that wait at one barrier before each call of `part`, and at a second one after
+// the call:
 //
 //   the caller  | begin | part(0) | end | ...
 //   thread 1    | begin | part(1) | end | begin ...

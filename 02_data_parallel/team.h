@@ -1,9 +1,9 @@
-// team.h - threads that do the parts of a piece of work at the same time.
+// team.h - a team of threads that run one function in parallel, each with its own number.
 #pragma once
 
 typedef struct Team Team;
 
-// A team of `count`: the caller is number 0, and each of the others gets a thread.
+// Starts count - 1 threads, numbered from 1. The caller's own thread is number 0.
 Team *team_new(int count);
 // Calls part(arg, i) once in each thread; returns when all have returned.
 void team_run(Team *team, void (*part)(void *arg, int i), void *arg);

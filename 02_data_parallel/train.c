@@ -95,7 +95,7 @@ typedef struct Job {
 static int samples_per_epoch(const Job *job) { return job->data.train.count; }
 static int global_batch(const Job *job) { return job->config->batch_size; }
 
-// Gives the loader its samples of this epoch. If shuffled, their order depends on seed + epoch.
+// Gives the loader the samples of this epoch. If shuffled, their order depends on seed + epoch.
 static void choose_samples(Job *job)
 {
     int count = samples_per_epoch(job);
@@ -146,7 +146,7 @@ static double learning_rate(const Job *job, int64_t step)
     return optim_lr(&c->optim, 1, first + step, steps, c->epochs);
 }
 
-// A replayed step has the same arguments, so numbers that change are put in device memory here.
+// A replayed step has the same arguments, so values that change are put in device memory here.
 static void set_scalars(Job *job)
 {
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
@@ -225,7 +225,7 @@ static void save_within_epoch(Job *job)
     save(job, "");
 }
 
-// After an epoch's last step. Saves before the evaluation, so that no step is lost if the
+// Call it after an epoch's last step. Saves before the evaluation, so that no step is lost if the
 // evaluation fails, and again after the evaluation, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {

@@ -9,7 +9,7 @@
 
 struct Ddp {
     float *grads;
-    size_t count, end;      // number of all gradients; those before `end` are final
+    size_t count, end;      // total number of gradients; those before `end` are final
     Device *device;
     Comm *comm;
     DdpHook hook;

@@ -6,7 +6,7 @@
 //   rank 1                      || meets | step | step X
 //
 // fork copies the process, and both copies return from it. A child has the parent's options, and
-// the socket at which the ranks will meet, but not the parent's threads. CUDA does not work in a
+// the socket on which rank 0 will listen, but not the parent's threads. CUDA does not work in a
 // child if the parent has used it. So each rank, not the parent, opens a device.
 #include "spawn.h"
 #include "check.h"
@@ -50,7 +50,7 @@ static void become_rank(int rank, StoreConfig *store, pid_t parent, World *world
     if (rank > 0)
         close(store->socket);               // only rank 0 listens on this socket
     store->rank = rank;
-    store_join(store, world);               // returns when all ranks are there
+    store_join(store, world);               // returns when all ranks have joined
     world->rank = world->local_rank = rank;
     world->size = world->local_size = world->sharers = store->size;
 }
@@ -90,8 +90,8 @@ static int rank_of(pid_t pid)
     return rank;
 }
 
-// Returns the run's exit status: that of the first rank that failed, unless it ended because
-// another rank had failed or, except with EXIT_RANKS_DIFFER, because the parent got a signal.
+// Returns the run's exit status: that of the first rank that failed by itself. After a signal to
+// the parent, returns 128 + the signal, unless a rank failed before or ends with EXIT_RANKS_DIFFER.
 static int wait_for_ranks(int size)
 {
     int status = 0, first = 0, failed = 0;  // first: the status of the first rank that failed

@@ -1,8 +1,8 @@
 // amp.c - mixed precision.
 //
-// 16-bit numbers need half the memory and memory bandwidth, and some processors multiply them
+// 16-bit floats need half the memory and memory bandwidth, and some processors multiply them
 // several times as fast. But they have too few digits for long sums and for small changes of large
-// numbers. So both 16 and 32 bits are used:
+// values. So both 16 and 32 bits are used:
 //
 //   short (bf16, fp16)   images, activations and their gradients, weights that convolutions read
 //   f32                  sums inside a convolution, statistics of a batch, logits;
@@ -115,7 +115,7 @@ void amp_unscale(Amp *amp)
     trace_end();
 }
 
-// The optimizer scales each gradient as it reads it, so here only the norm is computed. The norm
+// The optimizer clips gradients while it reads them, so here only the norm is computed. The norm
 // must not include the loss scale: 65536 times too large, it would clip all gradients.
 void amp_clip(Amp *amp)
 {

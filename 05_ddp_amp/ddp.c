@@ -1,13 +1,13 @@
 // ddp.c - the average of all ranks' gradients: in buckets, while backward still runs.
 //
-// The last layer's gradients are final when backward has hardly begun. The arena holds gradients in
-// the order in which they become final, so those that are final and not yet sent are one range. As
+// The last layer's gradients are final soon after backward begins. The arena holds gradients in the
+// order in which they become final, so those that are final and not yet sent form one range. As
 // soon as this range is large enough, it is sent as a bucket, while backward continues:
 //
 //   compute   | forward | backward                     |   | optimizer |
 //   buckets                  | 0 |     | 1 |           | 2 |
 //
-// With a bucket that has room for all gradients, this file gives the same result as ddp_naive.c.
+// With a single bucket for all gradients, this file gives the same result as ddp_naive.c.
 #include "ddp.h"
 #include "check.h"
 
@@ -15,13 +15,13 @@
 
 struct Ddp {
     float *grads;
-    size_t count, end;      // number of all gradients; those before `end` are final
+    size_t count, end;      // total number of gradients; those before `end` are final
     Device *device;
     Comm *comm;
     DdpHook hook;
     void *arg;
     size_t begin;           // gradients before `begin` have been sent
-    size_t bucket;          // least number of gradients in a bucket; the last may have fewer
+    size_t bucket;          // minimum number of gradients in a bucket; the last may have fewer
     Stream *stream;         // the stream that sends the buckets
     Event *final, *averaged;
 };
@@ -34,7 +34,7 @@ static void average(void *arg, Comm *comm, Stream *stream, float *grads, size_t 
     values_scale(stream, grads, count, 1.0f / (float)comm_size(comm));
 }
 
-// One event serves all buckets: recording it again does not disturb a stream that already waits.
+// One event serves all buckets: recording it again does not affect a stream that already waits.
 static void send_bucket(Ddp *ddp)
 {
     event_record(ddp->final, device_stream(ddp->device));

@@ -1,17 +1,17 @@
-// accumulate.c - a batch in parts.
+// accumulate.c - gradient accumulation: a batch in several parts.
 //
-// Several forward and backward passes add up to the gradients of one large batch, but keep only one
-// part's activations, and send gradients only once, with the last part:
+// The gradients of the parts add up to those of the whole batch. Only one part's activations are in
+// memory at a time, and the gradients are sent only once, with the last part:
 //
 //   first part    sum = gradients
 //   next parts    sum += gradients
 //   last part     gradients += sum; ddp_ready
 //
 // Nothing is divided here: the loss is a mean over the whole batch. BatchNorm sees one part at a
-// time, so a network with BatchNorm learns slightly different weights than from the large batch.
+// time, so a network with BatchNorm learns slightly different weights than from the whole batch.
 #include "accumulate.h"
 
-// On a GPU each part must start at a multiple of 16 bytes: 8 numbers of 16 bits.
+// On a GPU each part must start at a multiple of 16 bytes: 8 values of 16 bits.
 int accumulate_rows(int parts, const Dataset *data, int batch_size)
 {
     int rest = data->channels * data->height * data->width % 8;

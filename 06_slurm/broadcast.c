@@ -1,4 +1,4 @@
-// broadcast.c - all ranks start with what rank 0 has.
+// broadcast.c - all ranks start with rank 0's weights, and later compare hashes of their weights.
 //
 // Later, all ranks change their weights alike, so the weights are never sent again. If one rank is
 // left out here, or takes a step of its own, its loss still falls, and nothing looks wrong. So the

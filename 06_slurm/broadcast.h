@@ -6,6 +6,6 @@
 // In place: all ranks get rank 0's values. All ranks must pass the same counts in the same order.
 void broadcast(Comm *comm, Device *device, const Array *arrays, int count);
 
-// hash: of what should be the same on all ranks. If any rank's hash differs from rank 0's, rank 0
-// names all such ranks, and all ranks end with EXIT_RANKS_DIFFER.
+// hash: a hash of data that should be the same on all ranks. If any rank's hash differs from
+// rank 0's, rank 0 names all such ranks, and all ranks end with EXIT_RANKS_DIFFER.
 void compare_hashes(Comm *comm, Device *device, uint64_t hash);

@@ -1,4 +1,4 @@
-// compress.h - short messages: gradients travel between ranks as 16-bit floats.
+// compress.h - sends gradients between ranks as 16-bit floats.
 #pragma once
 #include "ddp.h"
 #include "model.h"

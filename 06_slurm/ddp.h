@@ -19,8 +19,8 @@ void ddp_ready(void *arg, size_t offset, size_t count);
 // all ranks. Fails if backward has left out a gradient.
 void ddp_wait(Ddp *ddp);
 
-// PyTorch's communication hook, for programs that send gradients in a form of their own: takes the
-// place of ddp's average. The hook replaces these gradients with their average over the ranks, on
-// the stream.
+// PyTorch's communication hook, for programs that send gradients in a format of their own. It
+// replaces ddp's own average: on the stream, the hook must replace these gradients with their
+// average over the ranks.
 typedef void (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, size_t count);
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);

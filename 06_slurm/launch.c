@@ -5,8 +5,8 @@
 //   rank 1         |   exec | meet | step | step X                    |   exec | resume ...
 //
 // launch forks and waits as spawn() does in the step before. But each child then executes another
-// program, which learns its rank from the environment. All that a rank starts must end with the
-// rank, so each has its own process group. The keys Ctrl-C and Ctrl-Z then reach only launch.
+// program, which reads its rank from the environment. All processes that a rank starts must end
+// with it, so each rank has its own process group. Ctrl-C and Ctrl-Z then reach only launch.
 //
 // Several machines have a launch each. The launches do not communicate. When a rank fails, the
 // ranks on the other machines notice it (store.h) and end. Then each launch can restart its ranks.
@@ -30,7 +30,7 @@
 enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: seconds before ranks are killed
 
 static pid_t groups[RANKS_MAX];             // each rank's process group; 0: no process is left
-static volatile sig_atomic_t asked, asks;   // asked: the last signal, or 0; asks: INTs and TERMs
+static volatile sig_atomic_t asked, asks;   // asked: last signal, or 0; asks: count of INTs, TERMs
 static volatile sig_atomic_t over;          // the remaining ranks were killed
 static sigset_t held;                       // pass_on's signals: blocked, except while launch waits
 
@@ -38,7 +38,7 @@ typedef struct Launch {
     int ranks, nodes, node, port, restarts;     // the options
     const char *each, *master;                  // the values of -n and --master-addr
     char **program;
-    TcpPlace place;         // where rank 0 listens
+    TcpPlace place;         // the address and port on which rank 0 listens
     int bound;              // rank 0's socket, if rank 0 runs on this machine
 } Launch;
 

@@ -72,7 +72,7 @@ static bool inherit_socket(StoreConfig *store)
 }
 
 // Every rank knows rank 0's address and port. On one host, without --iface, the loopback is enough.
-// If torchrun's own store listens at that port, rank 0 takes the next one.
+// If torchrun's own store listens on that port, rank 0 takes the next one.
 static void meet_at(const char *host, int port, const World *world, StoreConfig *store)
 {
     const char *id = getenv("TORCHELASTIC_RUN_ID"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -145,7 +145,7 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
 
 static bool is_set(const char *variable) { return getenv(variable) && getenv(variable)[0]; }
 
-// One source gives rank and size: a size from another source might not match. --master-addr and
+// One source gives rank and size: sizes from different sources might not match. --master-addr and
 // --master-port work with any source. Returns the source's name.
 static const char *find_rank(const RendezvousConfig *c, World *world, StoreConfig *store)
 {

@@ -4,7 +4,7 @@
 #include "comm.h"
 
 typedef struct RendezvousConfig {
-    const char *address;                // where rank 0 listens
+    const char *address;                // the address on which rank 0 listens
     int port;
     const char *interface;              // the network that the ranks use, or NULL
     const char *meet;                   // the value of --rendezvous, "file:PATH", or NULL

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TITLE "ddp.c rendezvous\n"      // the file's first line; then run, token, rank 0's place
+#define TITLE "ddp.c rendezvous\n"      // the file's first line; then run, token, address and port
 
 static const char *path;        // the rendezvous file
 static bool written;            // this process has written the file
@@ -21,7 +21,7 @@ void rendezvous_file_remove(void)
         unlink(path);
 }
 
-// False: this run's file cannot be read yet, for the reason in err.
+// Returns false if this run's file cannot be read yet, for the reason in err.
 static bool read_file(StoreConfig *c, Error *err)
 {
     char run[STORE_NAME] = "";

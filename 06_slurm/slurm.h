@@ -8,9 +8,9 @@ bool slurm_is_task(void);
 // Sets the task's rank, size, local_rank and local_size.
 void slurm_rank(World *world);
 
-// Sets where the ranks of a step meet; rank 0 also binds its socket there. The place is the step's
-// first host, and a port that each rank computes from the numbers of job and step. Fails if rank 0
-// is on another host. --master-addr replaces the host, --master-port the port; --rendezvous
+// Sets store->place to rank 0's address and port: the step's first host, and a port that each rank
+// computes from the numbers of job and step. Rank 0 also binds its socket to them. Fails if rank 0
+// is on a different host. --master-addr replaces the host, --master-port the port; --rendezvous
 // replaces both (rendezvous_file.h).
 void slurm_place(const RendezvousConfig *config, const World *world, StoreConfig *store);
 const char *slurm_first_host(void);

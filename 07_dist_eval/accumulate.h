@@ -1,4 +1,4 @@
-// accumulate.h - a batch in parts: the gradients of a large batch, in the memory of a small one.
+// accumulate.h - gradient accumulation: a large batch's gradients, in the memory of a small batch.
 #pragma once
 #include "data.h"
 #include "ddp.h"
@@ -19,5 +19,5 @@ void accumulate_begin(Accumulate *a, int parts, Model *model, Ddp *ddp, Log *log
 // How many parts the batch has, and its part i, whose gradients accumulate_ready then expects.
 int accumulate_parts(const Accumulate *a, const Batch *batch);
 Batch accumulate_part(Accumulate *a, const Batch *batch, int i);
-// For model_backward, in place of ddp_ready. arg: the Accumulate.
+// Pass it to model_backward instead of ddp_ready. arg: the Accumulate.
 void accumulate_ready(void *arg, size_t offset, size_t count);

@@ -1,4 +1,4 @@
-// compress.c - short messages: half the bytes, and fewer digits.
+// compress.c - averages gradients as 16-bit floats: half the bytes, and fewer digits.
 #include "compress.h"
 
 #include <string.h>

@@ -17,7 +17,7 @@
 // share, more weight than the others (see naive() below). All counts are integers, even the sums of
 // losses (eval_result.h), so the order of addition does not matter.
 //
-// With any number of ranks an image has the same neighbours in its batch. So the same weights and
+// With any number of ranks, each batch has the same images. So the same weights and
 // thread counts (or GPUs with --deterministic) give the same printed result.
 #include "eval.h"
 #include "check.h"
@@ -53,7 +53,7 @@ static int rows_of(const Eval *eval) { return eval->model->input.n; }
 // The number of labels, and of verdicts, in a full batch.
 static int labels_of(const Eval *eval) { return rows_of(eval) * eval->model->per_row; }
 
-// The number of a rank's batches. The rank's i-th is batch i * size + rank of the test set.
+// How many batches the rank has. Its i-th batch is batch i * size + rank of the test set.
 static int share_of(const Eval *eval, int rank)
 {
     int rows = rows_of(eval), size = comm_size(eval->comm);
@@ -113,8 +113,8 @@ static void sum_counts(Eval *eval)
     device_free(eval->device, counts);
 }
 
-// Collects all ranks' verdicts, in the order of the test set: label s is number s % labels of batch
-// s / labels.
+// Collects all ranks' verdicts, in the order of the test set: label s is at index s % labels of
+// batch s / labels.
 static void gather(Eval *eval)
 {
     int labels = labels_of(eval), size = comm_size(eval->comm), most = share_of(eval, 0);
@@ -159,7 +159,7 @@ Stats eval_sum(Eval *eval, Stats mine)
 
 // --- the wrong way: adding percentages -----------------------------------------------------------
 
-// What many programs print: they repeat samples until all ranks have the same number, then average
+// What many programs print: they repeat samples so that all shares are equally large, then average
 // over each batch, over each rank's batches and over the ranks.
 static void naive(const Eval *eval, int share, double means[3])
 {

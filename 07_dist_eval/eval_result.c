@@ -65,7 +65,7 @@ Stats result_stats(const Result *r)
 
 // --- printing and writing ------------------------------------------------------------------------
 
-// The name of a class, "cat", or its number as text, "3", if the data have no names.
+// Returns the name of a class, "cat", or if the data have no names, the label as text, "3".
 static const char *class_name(const Result *r, int label, char number[16])
 {
     const char *name = data_class_name(r->data, label);

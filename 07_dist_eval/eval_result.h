@@ -12,7 +12,7 @@ typedef struct ResultConfig {
 void result_options(Args *args, ResultConfig *config);
 
 // All counts are integers, so that their sum over ranks does not depend on the order. A loss counts
-// as at most 2^30, rounded to a multiple of 2^-32; the whole parts and the fractions are two sums.
+// as at most 2^30, rounded to a multiple of 2^-32; whole parts and fractions are summed separately.
 enum { IMAGES, TOP1, TOP5, COUNTS };                    // counts of each class
 enum { LOSS, FRACTION, NOT_FINITE, TOTALS };            // sums over all classes
 typedef struct Result {

@@ -1,12 +1,12 @@
-// rendezvous_file.h - a file on a disk that all machines share. It holds the address of rank 0 and
-// the run's token.
+// rendezvous_file.h - a file with rank 0's address and port and the run's token, on a disk that all
+// machines share.
 //
 //   rank 0   binds   | writes the file | meets ... all are there | removes it
 //   others   look ...................| read it | meet
 //
 // The file has its run's name: ranks ignore another run's file, and the next run's rank 0 replaces
 // it. All runs of `launch` have the same name, so rank 0 ends if another rank 0 listens at the
-// address in the file. The file's mode is 0600. If rank 0 ends before all are there, the file
+// address in the file. The file's mode is 0600. If rank 0 ends before all have joined, the file
 // remains. After a restart ranks may read this old file, whose address does not answer. So each
 // attempt to join reads the file again, until the new rank 0 has replaced it.
 #pragma once
@@ -14,7 +14,8 @@
 #include "store.h"
 
 // Call it if config->meet is given, after setting store->rank and store->run. Rank 0 binds its
-// socket and writes the file, in one rename, so that no rank reads half of it. The others look for
-// it in store_join. Ends the program if `meet` is not file:PATH, or if writing fails.
+// socket, writes a temporary file and renames it, so that no rank reads half a file. The others
+// look for the file in store_join. Ends the program if `meet` is not file:PATH; on rank 0, also if
+// PATH is some other file, or has the address of a rank 0 that still listens, or writing fails.
 void rendezvous_file(const RendezvousConfig *config, bool one_host, StoreConfig *store);
 void rendezvous_file_remove(void);      // removes the file if this process has written it

@@ -1,7 +1,7 @@
 // slurm.c - rank, world size and rank 0's address, from the variables that srun sets.
 //
 //   job       sbatch, salloc   SLURM_JOB_ID, SLURM_NTASKS: the request, in every shell of the job
-//     script  on one node      SLURM_PROCID=0: it looks like rank 0 of all tasks, but is no task
+//     script  on one node      SLURM_PROCID=0: looks like rank 0 of all tasks, but is not a task
 //       step  srun             SLURM_STEP_ID, SLURM_STEP_NUM_TASKS: perhaps fewer than the job's
 //         task                 SLURM_PROCID in the step, SLURM_LOCALID on this node
 //
@@ -97,7 +97,7 @@ const char *slurm_first_host(void)
     return first_host(hosts);
 }
 
-// Many machines resolve their own name to 127.0.1.1. They then use their first other address.
+// Many machines resolve their own name to 127.0.1.1. This takes their first other address instead.
 static void leave_loopback(const char *host, TcpAddress address)
 {
     Error error;
@@ -109,8 +109,8 @@ static void leave_loopback(const char *host, TcpAddress address)
           "%s is %s on this host: no other host can reach it", host, address);
 }
 
-// SLURM_STEP_NODELIST has the order of the cluster's nodes. Tasks may have another order: that of
-// the network (from Slurm 26.05 on, with a topology plugin), or the user's (SLURM_HOSTFILE).
+// SLURM_STEP_NODELIST has the order of the cluster's nodes. Tasks may have a different order: that
+// of the network (from Slurm 26.05 on, with a topology plugin), or the user's (SLURM_HOSTFILE).
 static void check_first(const char *host)
 {
     const char *node = get("SLURMD_NODENAME");

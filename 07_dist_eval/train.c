@@ -122,7 +122,7 @@ typedef struct Job {
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
     Amp amp;                // mixed precision
-    Accumulate accumulate;  // batches in parts (--accumulate)
+    Accumulate accumulate;  // gradient accumulation (--accumulate)
     Compress compress;      // 16-bit gradients in messages (--compress)
 } Job;
 
@@ -191,7 +191,7 @@ static double learning_rate(const Job *job, int64_t step)
     return optim_lr(&c->optim, job->world.size, first + step, steps, c->epochs);
 }
 
-// A replayed step has the same arguments, so numbers that change are put in device memory here.
+// A replayed step has the same arguments, so values that change are put in device memory here.
 static void set_scalars(Job *job)
 {
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
@@ -278,7 +278,7 @@ static void save_within_epoch(Job *job)
     save(job, "");
 }
 
-// After an epoch's last step. Saves before the evaluation, so that no step is lost if the
+// Call it after an epoch's last step. Saves before the evaluation, so that no step is lost if the
 // evaluation fails, and again after the evaluation, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {
