@@ -51,7 +51,7 @@ typedef struct Args {
     const char *operands;           // what may follow the options, as --help prints it; or NULL
     char **rest;                    // the words after the options, without "--"; ends with NULL
     const char *file;               // the @FILE that is being read, or NULL
-    int line;                       // the number of the line that is being read in `file`
+    int line;                       // the line of `file` that is being read, from 1
 } Args;
 
 #define ARGS_ROWS(...) \

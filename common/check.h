@@ -28,7 +28,7 @@ typedef struct Error {
 bool error_set(Error *err, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// Prints one line on stderr, and the hint unless it is NULL or empty; then leave_at_once(status).
+// Prints one line on stderr, and the hint unless it is NULL or empty; then calls leave_at_once.
 void fail_at(const char *file, int line, int status, const char *hint, const char *format, ...)
     __attribute__((noreturn, format(printf, 5, 6)));
 
@@ -49,7 +49,7 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
 // terminal.
 void blank_controls(char *text);
 
-// Sets this process's rank. With several ranks, errors and warnings name it ("[rank 2/4
+// Sets this process's rank. With several ranks, messages name the rank ("[rank 2/4
 // node1:4711]"), and only rank 0 prints what concerns the whole run. Default: rank 0 of 1.
 void check_set_rank(int rank, int ranks);
 int own_rank(void);

@@ -25,7 +25,7 @@ const char *checkpoint_find(const CheckpointConfig *config);
 
 typedef struct TrainState {
     int64_t seed;
-    int64_t epoch, step;        // the next step: its epoch, and its number in the epoch, from 0
+    int64_t epoch, step;        // the next step: its epoch, and its index in the epoch, from 0
     int64_t global_step;        // steps since the run began
     int64_t batch_size;         // the global batch size: all ranks together
     int64_t order;              // the result of data_order; 0: not known
@@ -42,7 +42,7 @@ typedef struct TrainState {
 enum { RUN_ARRAYS = 2 + OPTIM_ARENAS };
 int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS]);
 
-// Returns true when the file is on the disk.
+// Saves a run's state. Returns true when the file is on the disk.
 bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
                      Error *err);
 // Does --save-every ask for a checkpoint after state->global_step steps?

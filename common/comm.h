@@ -37,9 +37,9 @@ void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
 
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
-// The sum of `count` times the bytes of a value, over this rank's calls so far. The network's
-// traffic differs by a factor that depends on the algorithm. The calls in a recorded step count
-// when the step is recorded, not when it is replayed.
+// The sum, over this rank's calls so far, of `count` times the size of a value in bytes. The
+// network's traffic differs by a factor that depends on the algorithm. The calls in a recorded step
+// count when the step is recorded, not when it is replayed.
 uint64_t comm_bytes(const Comm *comm);
 
 // For teaching. With slow_network, and always with Gloo, the host takes part in calls, so steps are
@@ -58,11 +58,11 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
 void comm_free(Comm *comm);
 
 // From now on BatchNorm's statistics in training are over the batches of all ranks. Returns a
-// communicator only for them, since they must not queue after gradients. The caller frees it.
+// communicator only for the statistics, which must not queue after gradients. The caller frees it.
 typedef struct Ops Ops;
 Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommConfig *config);
 
-// Opens this rank's device: GPU number local_rank % visible GPUs, or on a CPU a share of the cores,
+// Opens this rank's device: GPU local_rank % (visible GPUs), or on a CPU a share of the cores,
 // with `threads` threads (0: see device_share). All ranks call it. On GPUs, sets world->gpu_place
 // and gpus_shared, which comm_new needs, and rank 0 prints a line if ranks share a GPU.
 Device *comm_open_device(World *world, int threads);

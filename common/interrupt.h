@@ -11,8 +11,8 @@
 void interrupt_install(void);
 void interrupt_announce(void);
 void interrupt_silence(void);
-// The signal that asks this program to end, or 0. The program then exits with 128 + the signal: 130
-// for Ctrl-C.
+// Returns the signal that asks this program to end, or 0. The program then exits with 128 + the
+// signal: 130 for Ctrl-C.
 int interrupt_requested(void);
 
 // Ranks must all stop after the same step. After interrupt_hold the first signal is only

@@ -15,11 +15,11 @@ void log_options(Args *args, LogConfig *config);
 typedef struct Log Log;
 // Of several ranks (check_set_rank) only rank 0 prints. The rates are rank 0's own rates times the
 // number of ranks. The other ranks write metrics only if the file's name contains "%r", which each
-// rank replaces with its number. append: a resumed run continues the same file.
+// rank replaces with its own rank. append: a resumed run continues the same file.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
-// Are numbers due after this step (from 1)? They are due every print_freq steps, and at the epoch's
-// last step.
+// Is a report due after this step (from 1)? Reports are due every print_freq steps, and after the
+// epoch's last step.
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
 // Sets the unit of printed rates and of a test's count, and how many of these units a sample has.
@@ -35,7 +35,7 @@ void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2,
 void log_progress_begin(Log *log, int64_t epoch, int epochs);
 void log_progress(Log *log, int64_t step, int batch);
 void log_progress_end(Log *log);
-// Prints the numbers of a step, and writes them as a "step" event:
+// Reports a step: prints a line, and writes a "step" event:
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536
 typedef struct LogStep {
@@ -50,10 +50,10 @@ typedef struct LogStep {
 } LogStep;
 void log_step(Log *log, const LogStep *step);
 
-// The end of an epoch: a line about its training (time, rate, rank 0's wait for data, and the last
-// step's learning rate), and an "epoch" event with the results of training and test. There is no
-// line if the epoch had no step left to train. On a rank that did not evaluate, the event has no
-// test results.
+// Reports an epoch: prints a line about its training (time, rate, rank 0's wait for data, and the
+// last step's learning rate), and writes an "epoch" event with the results of training and test.
+// Prints no line if the epoch had no step left to train. On a rank that did not evaluate, the event
+// has no test results.
 //    == epoch: [1/5] | 62.3 s | 958 images/s | data wait 0.1 s | lr 0.01
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // Prints a test's result. If the run only evaluates (`only`), also writes it as an "eval" event.
@@ -67,6 +67,6 @@ void log_end(Log *log, uint64_t weight_hash, int threads);
 // disk), prints a warning and writes no more events.
 void log_event(Log *log, const char *event, json_t *members);
 json_t *log_number(double value);       // JSON has no infinite numbers and no NaN: null for these
-// The "config" event: program, git revision, machine, device, time, all options, and the members of
-// `more`, which this call frees.
+// Writes the "config" event: program, git revision, machine, device, time, all options, and the
+// members of `more`, which this call frees.
 void log_config(Log *log, const Args *args, const char *device, json_t *more);

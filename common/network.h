@@ -3,8 +3,8 @@
 #pragma once
 #include <stddef.h>
 
-// One link. Messages cross it one after the other. Then each has a latency of 1 ms, during which
-// the link carries the next one:
+// One link, which messages cross one after the other. Each message then has a latency of 1 ms,
+// during which the link carries the next message:
 //
 //   the link   | to device 1 | to device 2 |
 //   device 1   |             | latency |               arrived

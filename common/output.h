@@ -3,9 +3,9 @@
 #include "check.h"
 #include <stdio.h>
 
-// Reserves the files of --save, `path` and path.best, for this run. Fails if one of them is neither
-// empty nor a checkpoint. Until this process ends, output_claim fails for this path in all other
-// processes, if the file system has locks. A killed run leaves the file path.lock, but unlocked.
+// Reserves the files of --save, `path` and path.best, for this run. Fails if one of them exists and
+// is neither empty nor a checkpoint. Until this process ends, output_claim fails for this path in
+// all other processes, if the file system has locks. A killed run leaves path.lock, but unlocked.
 bool output_claim(const char *path, Error *err);
 
 // Opens path.tmp (mode 0644 & ~umask). If that fails, fills err and returns NULL. Each replace_open

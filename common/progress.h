@@ -1,4 +1,4 @@
-// progress.h - how far this process has come: a record that rank 0 gets every second (store.h).
+// progress.h - a record of this process's progress, which rank 0 gets every second (store.h).
 //
 // One rule ends a run that is stuck (store.h): no rank has beaten for --timeout seconds. A rank
 // beats at least at each step, batch, collective and file. One rank that hangs, or is stopped, or

@@ -15,7 +15,7 @@
 //   record is older than 5 s (that rank is stopped, or cut off); else the one that has begun the
 //   fewest calls; else the one with the fewest steps. If all are equal, it prints every rank's last
 //   call: perhaps two calls differ. After 10 s without a beat, or twice the longest pause so far,
-//   it already prints one such line. Until all ranks are there, rank 0 names the missing ranks.
+//   it already prints one such line. Until all have joined, rank 0 names the missing ranks.
 //
 // Rank 0 is watched as well: a rank that gets no answer for `timeout` seconds, or whose connection
 // to rank 0 closes, names rank 0 and ends.
@@ -30,7 +30,7 @@ enum { STORE_NAME = 64, STORE_TOKEN = 80 };
 
 typedef struct StoreConfig {
     int rank, size;
-    TcpPlace place;                     // where rank 0 listens
+    TcpPlace place;                     // the address and port on which rank 0 listens
     int socket;                         // rank 0: a socket that is bound to `place`
     TcpAddress from;                    // this rank's address; "": as in its connection to rank 0
     double timeout;                     // seconds without progress until the run ends; 0: never
@@ -45,12 +45,12 @@ typedef struct StoreConfig {
 
 // Makes a random token, in hexadecimal.
 void store_new_token(char token[STORE_TOKEN]);
-// For a rank 0 that can pass its place on to the others. Binds at `host`; without `host`, at
-// `from`; without either, at the loopback if one_host, else at this machine's first address. port
-// <= 0: the system chooses a port. Makes a token if there is none.
+// Call it on rank 0 if rank 0 can send config->place to the others. Binds a socket to `host`;
+// without `host`, to `from`; without either, to the loopback if one_host, else to this machine's
+// first address. port <= 0: the system chooses a port. Makes a token if there is none.
 void store_offer(StoreConfig *config, const char *host, int port, bool one_host);
 
-// Returns when all ranks are there, and fills in world->address and world->store. Ends the process
+// Returns when all ranks have joined; fills in world->address and world->store. Ends the process
 // if a rank has died, or if after the timeout a rank is missing or rank 0 still refuses this rank.
 // A signal ends the process here and in store_get (interrupt_leave).
 void store_join(const StoreConfig *config, World *world);

@@ -1,4 +1,4 @@
-// supervise.h - for a process that starts ranks.
+// supervise.h - exit statuses and deaths, for a process that starts ranks.
 #pragma once
 #include <sys/types.h>
 

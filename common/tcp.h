@@ -17,11 +17,11 @@ bool tcp_is_loopback(const char *address);
 // is up and not the loopback.
 bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // Makes NCCL and Open MPI use this interface, by environment variables, unless these are already
-// set. Gloo needs no variable: it listens at the world's address.
+// set. Gloo needs no variable: it listens on the world's address.
 void tcp_set_library_interface(const char *interface);
 
-// A socket bound to this address only, non-blocking and close-on-exec. Call listen later. Port 0:
-// the system chooses a port, which is filled in.
+// Opens a socket bound to this address only, non-blocking and close-on-exec. Call listen later.
+// Port 0: the system chooses a port, which is filled in.
 int tcp_bind(TcpPlace *place);
 // The address and port of this side of a socket.
 TcpPlace tcp_place(int socket);

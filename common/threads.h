@@ -1,4 +1,4 @@
-// threads.h - starting threads that leave signals to the main thread.
+// threads.h - starts threads that leave all signals to the main thread.
 #pragma once
 #include <pthread.h>
 

@@ -3,7 +3,7 @@
 // bracket, and none is written. So the file can be read even if the run was killed.
 #pragma once
 
-// Empties the file. Each process opens it again at its first span, and marks its spans with
+// Empties the file. Each process opens the file again at its first span, and marks its spans with
 // own_rank(). So all ranks may call trace_open for one file, if they do so before they meet
 // (store_join). path NULL: nothing is written.
 void trace_open(const char *path);

@@ -12,7 +12,7 @@ typedef struct World {
     int sharers;                // ranks that may use one of this rank's cores, this rank included
     int gpu_place;              // index of this rank among the ranks that share its GPU, from 0
     bool gpus_shared;           // do any ranks share a GPU?
-    const char *address;        // this machine's address for the other ranks; "": there are none
+    const char *address;        // this machine's address for the other ranks; "": no other ranks
     Store *store;
 } World;
 
@@ -26,6 +26,6 @@ size_t store_get(const World *world, const char *key, void *value, size_t capaci
 void store_gather(const World *world, const char *what, const void *mine, size_t bytes, void *all);
 // Ends all ranks. Rank 0 calls it after printing why; on other ranks the call waits for that end.
 void store_end_run(const World *world) __attribute__((noreturn));
-// This rank is done: from now on the end of its process is not a death. Rank 0 waits up to 2 s for
-// the others.
+// Marks this rank as done: from now on the end of its process is not a death. Rank 0 waits up to
+// 2 s for the others.
 void store_leave(World *world);

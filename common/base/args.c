@@ -261,7 +261,7 @@ static const char *next_value(const Args *args, const Option *option, const char
 }
 
 // Parses "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256" or "-e". Returns how many
-// words the option has: 1 or 2.
+// words the option takes: 1 or 2.
 static int parse_option(Args *args, const char *word, const char *next)
 {
     bool is_long = word[1] == '-';
@@ -378,7 +378,7 @@ static void check_needs(const Args *args)
 
 void args_parse(Args *args, int argc, char **argv)
 {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // so that no file gets number 0, 1 or 2
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // so that no file gets descriptor 0, 1 or 2
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", O_RDWR);
     args->program = argv[0];

@@ -17,7 +17,7 @@
 struct Log {
     LogConfig config;
     int lost;               // errno, if a line could not be written to stdout
-    const char *unit;       // what has a label: "images" or "bytes"
+    const char *unit;       // what a label belongs to: "images" or "bytes"
     int per_sample;         // units in a sample
     char *path;             // the path of the metrics' file, or NULL
     FILE *metrics;          // the open file, or NULL
@@ -25,7 +25,7 @@ struct Log {
     int64_t unreported;     // samples since `reported`
     struct {                // the current epoch; between two epochs, the last one
         int64_t number;
-        int of;             // how many epochs the run has
+        int of;             // number of epochs in the run
         double started;     // time (s) when the epoch's clock started
         double seconds;     // from `started` until the clock stopped
         int64_t samples;    // samples trained since `started`
@@ -48,7 +48,7 @@ void log_options(Args *args, LogConfig *config)
           .local = true, .first = true }));
 }
 
-// NULL: this rank writes no metrics. The caller frees the path.
+// Returns NULL if this rank writes no metrics. The caller frees the path.
 static char *metrics_path(const LogConfig *config)
 {
     const char *place = config->metrics ? strstr(config->metrics, "%r") : NULL;

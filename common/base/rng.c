@@ -2,7 +2,7 @@
 #include "check.h"
 #include <math.h>
 
-// Box and Muller: two uniform numbers give a radius and an angle.
+// The Box-Muller transform: two uniform values give a radius and an angle.
 void normal_pair(uint32_t bits0, uint32_t bits1, float out[2])
 {
     float radius = sqrtf(-2.0f * logf(((float)bits0 + 1.0f) * 0x1p-32f));
@@ -12,7 +12,7 @@ void normal_pair(uint32_t bits0, uint32_t bits1, float out[2])
     out[1] = radius * sine;
 }
 
-// MT19937 (Matsumoto and Nishimura, 1998): a shift register of 624 words, renewed all at once.
+// MT19937 (Matsumoto and Nishimura, 1998): a shift register of 624 words, regenerated all at once.
 enum { MT_WORDS = 624, MT_MIDDLE = 397 };
 
 typedef struct Twister {
@@ -50,7 +50,7 @@ static uint32_t twister_next(Twister *mt)
     return y ^ (y >> 18);
 }
 
-// Fisher and Yates's shuffle, from the front. Like PyTorch, uses 32 bits of the seed and a plain
+// A Fisher-Yates shuffle, from the front. Like PyTorch, uses 32 bits of the seed and a plain
 // remainder (whose bias is below count / 2^32). Fails for TORCH_LIMIT samples or more: PyTorch then
 // uses a different algorithm.
 void torch_randperm(uint64_t seed, int count, int32_t *out)

@@ -1,4 +1,4 @@
-// threads.c - threads that leave signals to the main thread.
+// threads.c - starts threads that leave all signals to the main thread.
 #include "threads.h"
 #include "check.h"
 

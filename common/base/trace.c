@@ -19,7 +19,7 @@
 
 static struct {
     FILE *file;                             // NULL until the first span
-    int track_count;                        // tracks so far; the first is number (tid) 1
+    int track_count;                        // tracks so far; the first has tid 1
     char path[4096];
 } trace;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

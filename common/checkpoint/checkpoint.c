@@ -35,9 +35,9 @@ int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS])
 // A tensor of the file. Its data are in host memory.
 typedef struct Named {
     StTensor t;
-    double least, most;         // the range allowed for the tensor's numbers
-    const ModelTensor *tensor;  // the model's, of this shape; NULL: a field of TrainState
-    const Array *array;         // the device array with the tensor's values, or NULL
+    double least, most;         // the range allowed for the tensor's values
+    const ModelTensor *tensor;  // the model's tensor, for its shape; NULL: a field of TrainState
+    const Array *array;         // the device array that has the tensor's values, or NULL
     char name[96];              // storage for t.name, which is a constant for a field of TrainState
 } Named;
 
@@ -89,7 +89,7 @@ static void list_tensor(Contents *c, const ModelTensor *t, const Array *array, v
     snprintf(n->name, sizeof n->name, "%s%s", array ? array->name : "", t->name);
 }
 
-// Lists a run's tensors, with room for their values. optim NULL, state false: only the model's.
+// Lists a run's tensors and allocates their values. optim NULL, state false: only the model's.
 static void contents_open(Contents *c, Model *model, const Optim *optim, bool state)
 {
     const ModelTensor *end = model->tensors + model->tensor_count;
@@ -144,7 +144,7 @@ static void move_arrays(Contents *c, bool to_list)
     }
 }
 
-// Are all numbers in their range? NaN never is.
+// Are all of the tensor's values in its range? NaN never is.
 static bool check_numbers(const Named *n, const char *hint, Error *err)
 {
     int64_t count = n->tensor ? n->tensor->count : 1;
@@ -221,8 +221,8 @@ static const char *type_text(const StTensor *t, TypeText out)
     return out;
 }
 
-// Older files lack some numbers, and files of old PyTorch versions lack num_batches_tracked. A
-// number that the file lacks is 0, if 0 is in its range.
+// Older files lack some fields of TrainState, and files of old PyTorch versions lack
+// num_batches_tracked. A field or counter that is missing is 0, if its range has 0.
 static bool read_named(const Named *n, const StFile *file, Error *err)
 {
     TypeText is, must_be;

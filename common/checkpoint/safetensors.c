@@ -11,7 +11,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
 
-// Bytes of the longest header that we read. A ResNet-50 with momentum needs less than a tenth.
+// Maximum length of a header, in bytes. A ResNet-50 with momentum needs less than a tenth of it.
 // jansson needs up to 80 times the header's size in memory.
 enum { HEADER_MAX = 1 << 20 };
 
@@ -30,7 +30,7 @@ static bool header_length(const unsigned char *bytes, size_t size, size_t *lengt
                         size, (unsigned long long)n, HEADER_MAX);
 }
 
-// A type's name ends with the bits of an element: F32, BF16, I64. A BOOL has a byte.
+// A type's name ends with the bits of an element: F32, BF16, I64. A BOOL takes one byte.
 static size_t element_bytes(const char *dtype)
 {
     const char *bits = strpbrk(dtype, "123456789");
@@ -119,7 +119,7 @@ bool st_parse(StFile *file, unsigned char *bytes, size_t size, Error *err)
     return ok;
 }
 
-// Checks the header's length first, so that a large file of another kind is not read.
+// Checks the header's length first, so that a large file in a different format is not read.
 static unsigned char *read_file(FILE *in, size_t *size, Error *err)
 {
     struct stat st = { 0 };

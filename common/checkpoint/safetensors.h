@@ -2,7 +2,7 @@
 //
 //   8 bytes    length N of the header, little-endian
 //   N bytes    JSON: { "name": { "dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24] }, ... }
-//   the rest   the tensors' bytes, without holes or overlaps
+//   the rest   the tensors' bytes, without gaps or overlaps
 #pragma once
 #include "check.h"
 #include <stddef.h>

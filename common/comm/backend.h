@@ -16,7 +16,7 @@ typedef enum CallKind {
     CALL_ALL_GATHER,
     CALL_SEND,
     CALL_RECEIVE,
-    CALL_BARRIER,           // an all-reduce of Comm.one: no rank ends it before all have begun
+    CALL_BARRIER,           // an all-reduce of Comm.one: no rank ends before all have begun
 } CallKind;
 
 typedef struct Call {
@@ -26,7 +26,7 @@ typedef struct Call {
     size_t count;
     int peer;               // the root, or the rank to send to or to receive from
     // Set by call_begin:
-    uint64_t number;        // number among the communicator's collectives, from 1; send, receive: 0
+    uint64_t number;        // index among the communicator's collectives, from 1; send, receive: 0
     const char *section;    // the timeline's span in which the call was made, or ""
 } Call;
 
@@ -37,7 +37,7 @@ struct Comm {
     Network network;        // the simulated network (--slow-network)
     uint64_t calls;         // number of collectives so far
     uint64_t bytes;         // bytes of all calls so far
-    float *one;             // a number on the device, for barriers
+    float *one;             // one float on the device, for barriers
     struct Backend *backend; // the library's communicator, and what else the backend needs
 };
 

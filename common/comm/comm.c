@@ -11,7 +11,7 @@ int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
 uint64_t comm_bytes(const Comm *comm) { return comm->bytes; }
 
-// Compares UUIDs, because a machine's ranks may each see only their own GPU, as number 0.
+// Compares UUIDs, because a machine's ranks may each see only their own GPU, as GPU 0.
 static void share_gpus(World *world, int gpu)
 {
     int different;

@@ -2,7 +2,7 @@
 #include "comm/backend.h"
 #include "ops.h"
 
-// BatchNorm calls this with the rank's own numbers, and gets the numbers of all ranks.
+// BatchNorm calls this with the rank's own statistics, and gets the statistics of all ranks.
 static void gather_norms(void *arg, const double *mine, double *all, size_t count)
 {
     Comm *comm = arg;

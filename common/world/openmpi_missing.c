@@ -1,4 +1,4 @@
-// openmpi_missing.c - takes the place of openmpi.c if CMake finds no Open MPI.
+// openmpi_missing.c - replaces openmpi.c if CMake finds no Open MPI.
 #include "check.h"
 #include "openmpi.h"
 

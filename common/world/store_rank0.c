@@ -1,4 +1,4 @@
-// store_rank0.c - rank 0's side of the store: admits ranks, keeps values, and watches the records.
+// store_rank0.c - rank 0's side of the store: admits ranks, stores values, and watches the records.
 //
 // No answer is sent, and no message printed, while the lock is held: so a rank that does not read
 // its answers delays no other rank.

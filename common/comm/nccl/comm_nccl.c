@@ -94,7 +94,7 @@ static void keep_host_order(const World *world)
 
 // NCCL refuses a second rank on a GPU, unless a variable allows it. Before 2.30 there is no such
 // variable, so ranks that share a GPU pretend to be on different machines, and use sockets. NVLink
-// SHARP (NVLS) needs a GPU for each rank. Keeps the user's variables. Has not yet run on a GPU.
+// SHARP (NVLS) needs a GPU for each rank. Keeps variables that are set. Has not yet run on a GPU.
 static void share_gpus(const World *world)
 {
     char host[2 * MACHINE_NAME + 16];
