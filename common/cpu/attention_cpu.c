@@ -7,7 +7,7 @@
 //   dv = H^T dy   dH = dy v^T   dP = dropout'(dH)   dS = P * (dP - sum(P * dP)) / sqrt(d)
 //   dq = dS k   dk = dS^T q
 //
-// Forward does not keep P; backward computes P again. P and dH are f32. H and dS, which are factors
+// Forward does not save P; backward recomputes P. P and dH are f32. H and dS, which are factors
 // of products, have the activations' type, or f32 if that type is emulated.
 #include "check.h"
 #include "cpu/ops_cpu.h"
@@ -53,7 +53,7 @@ static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *sc
     return p;
 }
 
-// The stride of a T x T matrix, in numbers: its rows have whole packs (FOR_PACKS).
+// The row stride of a T x T matrix, in elements: a row has whole packs (FOR_PACKS).
 static int stride_of(const Attention *a) { return (int)round_up(a->spec.T, TEAM); }
 
 static void plan_head(Attention *a, Head *head, size_t *scratch)
@@ -134,8 +134,8 @@ static void *number(const Attention *a, const void *numbers, size_t i)
     return (char *)numbers + i * type_size(a->spec.x.type);
 }
 
-// head_in: where a head begins in part 0, 1 or 2 (q, k or v) of qkv or dqkv. head_out: in y or dy.
-// Heads are counted over all samples.
+// head_in: the address of a head in part 0, 1 or 2 (q, k or v) of qkv or dqkv. head_out: in y or
+// dy. Heads are counted over all samples.
 static void *head_in(const Attention *a, const void *qkv, int head, int part)
 {
     size_t n = head / a->spec.heads, h = head % a->spec.heads;

@@ -3,7 +3,7 @@
 // oneDNN prefers a different order of the weights in each pass, and on each processor. So a pass
 // may reorder the weights of the arena (ops/op.h), or the gradient of the weights.
 //
-// But many convolutions are products of matrices, y = x W^T, with a row of W for each column of y:
+// But many convolutions are matrix products, y = x W^T, with a row of W for each column of y:
 //
 //   1x1, stride 1   x and y have a row for each pixel. W is the weights of the arena.
 //   linear layers   x and y have a row for each image. W is the weights of the arena.
@@ -95,7 +95,7 @@ static void plan_products(Conv *c, int n)
         ops_need_scratch(c->ops, (size_t)in * out);
 }
 
-// Where in the live taps is the tap that connects input pixel p with channel o of output pixel q?
+// The index of the live tap that connects input pixel p with channel o of output pixel q.
 static size_t tap_of(const Conv *c, int q, int o, int p)
 {
     const Shape *x = &c->spec.x, *y = &c->y;
@@ -118,7 +118,7 @@ static void expand(const Conv *c, const void *taps, void *matrix)
         }
 }
 
-// The reverse of `expand` for gradients: a tap's gradient is the sum over the tap's places in W.
+// The reverse of `expand` for gradients: a tap's gradient is the sum over the tap's copies in W.
 static void gather(const Conv *c, const float *matrix, float *taps)
 {
     const int pixels = c->spec.x.h * c->spec.x.w, channels = c->spec.x.c;

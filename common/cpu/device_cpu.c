@@ -1,7 +1,7 @@
 // device_cpu.c - device.h for the CPU: a device is a share of this machine's cores.
 //
-// A stream made by stream_new_beside has a thread and a queue of tasks, and counts tasks queued and
-// tasks done. So an event is a stream and a number:
+// A stream made by stream_new_beside has a thread and a queue of tasks, and counts the tasks queued
+// and the tasks done. So an event is a stream and a count:
 //
 //   queued 7 | copy | call | call |         event_record: (this stream, 7)
 //   done   4   ^ running                    stream_wait, event_sync: until 7 are done
@@ -421,7 +421,7 @@ void stream_sync(Stream *stream)
     event_sync(&event);
 }
 
-// Copies the number that is recorded now: the event may be recorded again before the stream waits.
+// Copies the count that is recorded now: the event may be recorded again before the stream waits.
 void stream_wait(Stream *stream, Event *event)
 {
     if (!stream->beside)

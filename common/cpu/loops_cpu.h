@@ -1,6 +1,6 @@
 // loops_cpu.h - the loops of ops/loops.h in OpenMP. A part is a function that runs an operation
-// over a range. A macro makes an operation's part, or one part for each type of number. loops_cpu.c
-// divides the work into ranges and shares them among the threads.
+// over a range. A macro makes an operation's part, or one part for each Type. loops_cpu.c divides
+// the work into ranges and shares them among the threads.
 #pragma once
 #include "check.h"
 #include "cpu/device_cpu.h"
@@ -11,7 +11,7 @@ enum { JOB_BYTES = 256 };
 
 // In a build for AVX2 each part is compiled twice, the second time with AVX-512, so that one build
 // serves all x86 machines from AVX2 on. Both give the same bits, because a pack always has LANES
-// numbers.
+// elements.
 #if defined __AVX2__ && !defined __AVX512F__
 #define WIDE(name) name##_wide
 #define WIDE_PART(name, parameters, arguments)                                                  \
@@ -34,7 +34,7 @@ enum { JOB_BYTES = 256 };
 #define TABLE_F32(fn, Part) \
     static Part *const fn##_parts[2][1] = { { fn##_F32 }, { WIDE(fn##_F32) } };
 #define TABLE_ONE(fn, Part) static Part *const fn##_parts[2] = { fn##_part, WIDE(fn##_part) };
-// Gives a part its own copy of the job, so that compilers know that stores do not change it.
+// Gives a part its own copy of the job, so that compilers know that no store changes the job.
 #define COPY(Job, j, job)                                           \
     _Static_assert(sizeof(Job) <= JOB_BYTES, "the job is too large"); \
     const Job j = *(const Job *)(job);
@@ -161,8 +161,8 @@ enum { TEAM = LANES };
     for (int i##_ = 0; i##_ < (count); i##_ += TEAM)                                            \
         INDEPENDENT                                                                             \
         for (int k = 0, i = i##_; k < ((count) - i##_ < TEAM ? (count) - i##_ : TEAM); k++, i++)
-// FOR_ROW in whole packs, for vector code. Lane k has number `first` + k, which may be beyond the
-// row's end: the memory must have room for a whole pack, and the body must handle such numbers.
+// FOR_ROW in whole packs, for vector code. Lane k has element `first` + k, which may be beyond the
+// row's end: the memory must have room for a whole pack, and the body must handle such elements.
 #define FOR_PACKS(first, k, count)                                                              \
     for (int first = 0; first < (count); first += TEAM)                                         \
         FOR_LANES(k)

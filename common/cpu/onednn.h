@@ -39,9 +39,9 @@ typedef struct DnnPrimitive {
     int arg_count;
 } DnnPrimitive;
 
-// The descriptor of a convolution's pass. hint: for a backward pass, the forward pass's descriptor.
-// oneDNN lists its newest code first, in which a kernel for batches of small matrix products
-// (brgemm) does the work. For very small matrices, oneDNN's older code (jit) is faster.
+// Makes the descriptor of a convolution's pass. hint: for a backward pass, the forward pass's
+// descriptor. oneDNN lists its newest code first, in which a kernel for batches of small matrix
+// products (brgemm) does the work. For very small matrices, oneDNN's older code (jit) is faster.
 // avoid_brgemm selects jit code if there is any, unless the brgemm code uses AMX.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);

@@ -23,8 +23,8 @@ static inline Stream *compute(const Ops *ops) { return device_stream(ops->device
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // like ops_need_scratch, for ops->wide
 
-// Returns the values, or if the operation is emulated, an f32 copy of them. The copy is at *room, a
-// place in ops->wide, and *room then moves past it.
+// Returns the values, or if the operation is emulated, an f32 copy of them. The copy is in
+// ops->wide, at *room; *room then moves past the copy.
 static inline const void *ops_widened(Ops *ops, bool emulated, Type type, size_t count,
                                       const void *values, float **room)
 {

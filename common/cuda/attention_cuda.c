@@ -5,8 +5,8 @@
 //              dq = dS k   dk = dS^T q   dv = H^T dy
 //
 // All (T, T) matrices of a batch are in memory; attention_fused.c stores none of them. S and dH
-// are f32; H and dS, which are multiplied, have the activations' type. Nothing is kept from forward
-// to backward, so all layers share this memory.
+// are f32; H and dS, which are multiplied, have the activations' type. Forward saves nothing for
+// backward, so all layers share this memory.
 #include "cuda/cuda_internal.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 //              dS = P * (dy v^T - dots) / sqrt(d)   dk = dS^T q   dq = dS k
 //
 // max and the sums are over rows; for later tokens, S is -FLT_MAX. The tables below list these
-// steps; keep their order, by which cuDNN recognises attention. Forward keeps stats for backward.
+// steps; keep their order, by which cuDNN recognises attention. Forward saves stats for backward.
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
 #include "progress.h"
@@ -65,7 +65,7 @@ typedef struct Step {
     int mode;
     int x, b, y;                // y = x MODE b
     int choice;                 // BINARY_SELECT: y = choice ? x : b
-    int64_t axis;               // GEN_INDEX: y = each number's index along axis
+    int64_t axis;               // GEN_INDEX: y = each element's index along axis
 } Step;
 
 #define OF(mode) POINTWISE, CUDNN_POINTWISE_##mode
@@ -249,7 +249,7 @@ void fused_plans_free(Ops *ops)
     }
 }
 
-// The reason why cuDNN's attention is not used, or NULL. Its backward adds up dq in no fixed order,
+// The reason not to use cuDNN's attention, or NULL. cuDNN's backward adds up dq in no fixed order,
 // and its dropout cannot use our keys. NVIDIA's cudnn-frontend refuses cuDNN 9.10.0 and 9.10.1,
 // and, before 9.15.1, works around windows that are not multiples of 128.
 static const char *why_not(const Ops *ops, const OpSpec *s, const FusedProblem *f)

@@ -104,8 +104,8 @@ static float time_plan(const CudnnPlan *plan, void *arg)
 
 static bool is_same(ConvProblem a, ConvProblem b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-// The plan for a pass over this problem: from an earlier call, or new. cuDNN only guesses which of
-// its engines is the fastest. In a race, its best guesses are timed.
+// Returns the plan for a pass over this problem: an earlier one, or a new one. cuDNN only guesses
+// which of its engines is the fastest. In a race, its best guesses are timed.
 //
 // There is no race if bits must be the same in every run, because each run may have a different
 // winner; if other processes slow down the engines; or for a second batch size, because memory may
@@ -153,7 +153,7 @@ static const CudnnPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass)
 
 // --- making a convolution ------------------------------------------------------------------------
 
-// If each image of x is one row of `features` numbers and matrices are row-major:
+// If each image of x is one row of `features` values and matrices are row-major:
 //
 //   forward  y  (n, k)        = x  (n, features)  times w (k, features) transposed
 //   data     dx (n, features) = dy (n, k)         times w (k, features)
@@ -271,7 +271,7 @@ void conv_free(void *own)
 
 // --- computing -----------------------------------------------------------------------------------
 
-// A pass gets x, w and y, or gradients in their place, and writes one of the three.
+// A pass gets x, w and y, or the gradients of these, and writes one of the three.
 static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, const void *y)
 {
     const Ops *ops = conv->ops;

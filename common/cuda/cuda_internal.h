@@ -1,4 +1,4 @@
-// cuda_internal.h - shared in the CUDA backend: error checks, Device, Ops, matrix products.
+// cuda_internal.h - for all files of the CUDA backend: error checks, Device, Ops, matrix products.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -40,7 +40,7 @@ struct Stream {
 };
 
 struct Device {
-    int index;                  // CUDA's number of the device among those that this process sees
+    int index;                  // CUDA's index of the device among those that this process sees
     char name[256];
     int major;                  // first number of the compute capability: 9 for 9.0
     Stream compute;
@@ -55,7 +55,7 @@ struct Device {
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
 
-// A stream for the libraries' calls. They run one after another, so they can share scratch memory.
+// A stream for the libraries' calls, which run one after another and so can share scratch memory.
 typedef struct Lane {
     Stream *stream;
     cudnnHandle_t cudnn;

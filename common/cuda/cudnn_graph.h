@@ -2,8 +2,8 @@
 // API).
 //
 // cuDNN takes a graph of operations (for a convolution, only one) and offers engines that can run
-// it, best guess first. An engine that is ready to run on a device is an execution plan. A plan can
-// also be made from the description of a device; tests do this without a GPU.
+// the graph, best guess first. An engine that is ready to run on a device is an execution plan. A
+// plan can also be made from the description of a device; tests do this without a GPU.
 #pragma once
 #include "check.h"
 #include "ops/op.h"
@@ -28,7 +28,7 @@ typedef struct PlanRules {
     cudnnHandle_t handle;               // cuDNN's handle on the device that runs the plan, or NULL
     Descriptor profile;                 // describes the device if handle is NULL
     bool tf32, deterministic;           // as in OpsConfig
-    float (*time)(const CudnnPlan *plan, void *arg); // ms of a run, infinite if it fails; or NULL
+    float (*time)(const CudnnPlan *plan, void *arg); // ms of a run; infinite: it failed; or NULL
     void *time_arg;
 } PlanRules;
 
@@ -93,7 +93,7 @@ Descriptor part_tensor(CudnnPlan *plan, TensorKind kind, int64_t uid, cudnnDataT
                        const int64_t dims[4], const int64_t strides[4]);
 
 // Makes the plan for a graph of these operations, as conv_plan_new does. False: cuDNN has no plan
-// for it, and what *plan held is freed.
+// for the graph, and what *plan held is freed.
 bool graph_plan(CudnnPlan *plan, const Descriptor *operations, int count, cudnnDataType_t dtype,
                 const PlanRules *rules);
 // Runs the plan, with the memory of each tensor that is not virtual.

@@ -54,7 +54,7 @@ static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProble
     for (size_t i = 0; i < sizeof alignments / sizeof *alignments; i++)
         CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
                                                     sizeof alignment));
-    if (p->result != CUDA_R_32F)    // keeps partial sums in f32, too
+    if (p->result != CUDA_R_32F)    // keeps the partial sums of split-K in f32
         reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));

@@ -10,7 +10,7 @@ typedef struct HeadsJob {
     void *to;
 } HeadsJob;
 
-// Copies a pack of a row of the heads' matrices, which have (parts, samples, heads, T) rows.
+// Copies one pack of the heads' matrices, which together have (parts, samples, heads, T) rows.
 INLINE void copy_heads(const HeadsJob *j, Type type, At at)
 {
     const OpSpec *s = &j->spec;

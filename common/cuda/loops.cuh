@@ -71,8 +71,8 @@ template <class F> __device__ void for_share(size_t first, size_t step, size_t e
 #define CELLS_F32(fn, Job) OPERATION(fn, Job, OnlyF32)
 #define RUN_CELLS(fn, stream, matrix, job) cells_run<fn##_op>(stream, matrix, *(job))
 
-// Each thread computes one of `count` packs of up to `width` numbers. width: LANES, or 1 if not all
-// rows begin at multiples of LANES numbers.
+// Each thread computes one of `count` packs of up to `width` elements. width: LANES, or 1 if not
+// all rows begin at multiples of LANES elements.
 template <class Op, Type T> __global__ void __launch_bounds__(THREADS)
 cells_loop(const __grid_constant__ typename Op::Job job, unsigned packs, size_t columns,
              unsigned width, unsigned count)
@@ -172,7 +172,7 @@ template <class Op> void items_run(Stream *stream, size_t count, typename Op::Jo
 // The sums of threads, and then those of blocks, are combined in a fixed order. The last block to
 // finish combines the blocks' results, which saves a second launch.
 
-constexpr int MAX_BLOCKS = 1024;        // about as many as an H100 can hold
+constexpr int MAX_BLOCKS = 1024;        // about as many blocks as an H100 can run at once
 
 // True in the last of `blocks` blocks that call this. The last block sees what the others have
 // written. Resets the ticket to zero for the next kernel.
@@ -191,8 +191,8 @@ inline __device__ bool last_block(unsigned *ticket, unsigned blocks)
     return last;
 }
 
-// The memory in which the blocks of one kernel exchange results. The kernels of a stream run one
-// after another, so they share it.
+// The memory in which the blocks of one kernel exchange results. The kernels of a stream, which run
+// one after another, share this memory.
 struct Partials {
     void *results;              // up to RESULT bytes for each block
     unsigned *tickets;          // (TICKETS) zero between kernels
