@@ -43,7 +43,7 @@ typedef struct Data {
     char fingerprint[128];  // name, counts and checksum as text: equal for equal data
     uint32_t checksum;      // CRC-32 of the data, part of the fingerprint
     char samples[40];       // what the samples are, for messages: "images", "windows of 16 bytes"
-    const char *unit;       // what has a label, for messages: "images", "bytes"
+    const char *unit;       // what a label belongs to, for messages: "images", "bytes"
     char vocabulary[2 * 256 + 1]; // for a text: the byte of each token, in hexadecimal; else ""
     Dataset train, test;
     Augment augment;        // for training batches
@@ -54,11 +54,11 @@ typedef struct Data {
 // Finds or makes the data set, checks it, and keeps as many samples as `config` asks for.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
-// A number > 0 made from the data's checksum, the number of training samples and `shuffle`. A run
-// can resume in mid-epoch only if its number equals the checkpoint's.
+// A hash > 0 of the data's checksum, the number of training samples and `shuffle`. A run can resume
+// in mid-epoch only if this hash equals the checkpoint's.
 int64_t data_order(const Data *data, bool shuffle);
-// The name of a class, without commas or double quotes: "airplane". NULL if the set has no names
-// (CIFAR-100, synthetic, a text).
+// Returns the name of a class, without commas or double quotes: "airplane". NULL if the set has no
+// names (CIFAR-100, synthetic, a text).
 const char *data_class_name(const Data *data, int label);
 // For a folder of pictures: the path, below the folder, of sample `id`'s file. Commas, double
 // quotes, backslashes and control characters become "_".
@@ -67,7 +67,7 @@ void picture_file(const Dataset *set, int id, char *out, size_t size);
 // --- batches -------------------------------------------------------------------------------------
 
 typedef struct Batch {
-    int index;              // the batch's number in the epoch, from 0
+    int index;              // the batch's index in the epoch, from 0
     int count;              // samples in the batch
     int rows;               // rows of inputs and labels; from row `count` on zeros, and labels -1
     int per_row;            // labels in a row
@@ -76,7 +76,7 @@ typedef struct Batch {
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
     int label_count;        // labels in all rows
-    int slot;               // the number of the batch's buffer: index modulo LOADER_SLOTS
+    int slot;               // index of the batch's buffer: `index` modulo LOADER_SLOTS
 } Batch;
 
 // Rows [begin, begin + rows) of a batch. shape: the shape of the batch's inputs.
@@ -115,10 +115,10 @@ void loader_free(Loader *loader);
 // resumes in mid-epoch. Copies the ids. Ends the previous epoch, finished or not.
 void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
 
-// The next batch, or NULL at the end of the epoch. The call waits until the batch's rows are made,
-// and the compute stream waits until they are loaded. Enqueue all work that reads the batch on the
-// compute stream before the next call. The batch's buffers are filled again only after that work.
+// Returns the next batch, or NULL at the end of the epoch. Waits until the batch's rows are made,
+// and makes the compute stream wait until they are loaded. Enqueue all work that reads the batch on
+// the compute stream before the next call. The batch's buffers are reused only after that work.
 const Batch *loader_next(Loader *loader);
 
-// About how many milliseconds the device has waited for batches since loader_wait_ms's last call.
+// Returns about how long (ms) the device has waited for batches since loader_wait_ms's last call.
 double loader_wait_ms(Loader *loader);

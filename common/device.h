@@ -38,7 +38,7 @@ int device_threads(const Device *device);        // number of threads in its loo
 size_t device_bytes(const Device *device);       // bytes of device_alloc's memory in use
 bool device_shares_memory(const Device *device); // is its memory the host's memory?
 
-// Device memory, filled with zeros. If there is not enough, prints the size and ends the program.
+// Allocates device memory, zeroed. If there is too little, prints the size and ends the program.
 void *device_alloc(Device *device, size_t bytes);
 void device_free(Device *device, void *memory);
 typedef struct Array {
@@ -69,8 +69,8 @@ void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes);
 void fill_zero(Stream *stream, void *memory, size_t bytes);
 // values *= factor
 void values_scale(Stream *stream, float *values, size_t count, float factor);
-// At least `bytes` of device memory that the stream's operations use in turn. The memory is zero at
-// first. A recorded step may not ask for more than an earlier call did.
+// Returns at least `bytes` of device memory, which the stream's operations use in turn. The memory
+// is zero at first. A recorded step may not ask for more than an earlier call did.
 void *stream_scratch(Stream *stream, size_t bytes);
 // Calls fn on the host, with arg or a copy of its `bytes` bytes, after the stream's earlier work.
 // Not allowed in a recorded step (see replay_forbid). fn must not use the device: under CUDA it

@@ -15,8 +15,8 @@ typedef struct GptConfig {
 typedef struct ModelConfig {
     const char *arch;       // lenet, convnet, resnet18, resnet50, gpt
     int channels, height, width, classes;
-    int batch;              // maximum rows of a batch
-    int pass;               // maximum rows that go through the layers at once; 0: the whole batch
+    int batch;              // maximum number of rows in a batch
+    int pass;               // maximum number of rows in one forward pass; 0: the whole batch
     Type type;              // type of images, activations (but logits are f32), convolution weights
     int per_row;            // tokens of a sample; 0 or 1: samples are images
     GptConfig gpt;
@@ -66,10 +66,10 @@ typedef struct Model {
 
     Net *net;               // layers, activations and plans: private to model/
     int64_t torch_params;   // number of parameters, as PyTorch counts them
-    size_t activation_bytes; // bytes of the activations that forward keeps, and of their gradients
+    size_t activation_bytes; // bytes of the activations that forward saves, and of their gradients
 } Model;
 
-// Exits if there is no such network, or if it does not fit the data.
+// Ends the program if there is no such network, or if the network does not fit the data.
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config);
 void model_free(Model *model);
 // Initialises each layer as PyTorch does, a ResNet as torchvision does, and a gpt as minGPT does.
@@ -98,7 +98,7 @@ double model_score(const Model *model, const Stats *test);
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 
-// FNV-1a over the f32 parameters' words, tensor by tensor in name order, in torch's layout. Two
-// models with the same hash have, almost surely, the same parameters bit for bit, even if their
+// The FNV-1a hash of the f32 parameters' words, tensor by tensor in name order, in torch's layout.
+// Two models with the same hash have, almost surely, the same parameters bit for bit, even if their
 // backends, numbers of ranks or internal layouts differ.
 uint64_t model_hash(const Model *model);

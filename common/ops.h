@@ -1,7 +1,7 @@
 // ops.h - the operations that a network is made of, forward and backward.
 //
-// Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/, which
-// uses oneDNN, and in cuda/, which uses cuDNN and cuBLASLt; you choose one when you link. All other
+// Convolutions, matrix products, attention and the gradient of max pooling are in cpu/, which uses
+// oneDNN, and in cuda/, which uses cuDNN and cuBLASLt; you choose one when you link. All other
 // operations are in ops/, once for both. Operations enqueue their work on the device's compute
 // stream, or on the stream that is an argument (but see ops_beside). Arrays, Scalars and Stats are
 // in device memory unless a comment has "host". Activations, parameters and gradients begin at
@@ -52,7 +52,7 @@ typedef struct StepSettings {
     float lr, momentum, weight_decay;
     int32_t nesterov;
     float clip_norm;    // gradients with a larger norm are scaled down to it; 0: no clipping
-    double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
+    double betas[2];    // AdamW: decay rates of the running means of gradients and of their squares
     int64_t step;       // the step's number, from 1; skipped steps count
     int32_t rows_of_batch;  // divide losses by this number of rows; 0: by the rows of each call
 } StepSettings;
@@ -69,7 +69,7 @@ typedef struct Scalars {
     // Values of the current step:
     int32_t rows_done;  // rows whose loss has been computed; stays 0 if rows_of_batch is 0
     int32_t skip;       // not zero: the update changes nothing
-    double over;        // number of rows in the mean of the loss
+    double over;        // number of rows over which the loss is averaged
     double norm;        // norm of the gradients, set by gradients_norm
     double bias_corrections[2];     // AdamW: 1 - beta^updates
 } Scalars;
@@ -87,11 +87,11 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 // x, y and their gradients have the type of the spec's x, but see f32_out. Biases, statistics and
 // the gradients of parameters are always f32.
 
-// Dropout zeroes some numbers and divides the others by 1 - rate. The choice depends only on the
-// rate, the layer, the number's position in the sample, and the sample's key (a hash of seed, epoch
-// and sample). So backward, and any rank or backend, zeroes the same numbers.
+// Dropout zeroes some elements and divides the others by 1 - rate. The choice depends only on the
+// rate, the layer, the element's position in the sample, and the sample's key (a hash of seed,
+// epoch and sample). So backward, and any rank or backend, zeroes the same elements.
 typedef struct Dropout {
-    float rate;         // the fraction of numbers that become zero: 0 to below 1
+    float rate;         // the fraction of elements that become zero: 0 to below 1
     int layer;          // a different number for each dropout of a network
 } Dropout;
 
@@ -109,7 +109,7 @@ ALSO_ON_DEVICE static inline uint64_t dropout_stream(uint64_t key, int layer)
     return x ^ x >> 31;
 }
 
-// Does dropout keep the number at this position? limit: rate * 2^32.
+// Does dropout keep the element at this position? limit: rate * 2^32.
 ALSO_ON_DEVICE static inline bool dropout_keeps(uint64_t stream, uint32_t position, uint32_t limit)
 {
     uint32_t x = position ^ (uint32_t)stream;
@@ -144,7 +144,7 @@ typedef enum OpKind {
     // Causal self-attention: in each sample and head, with q, k, v and y (T, c / heads),
     //   y = dropout(softmax(q k^T / sqrt(c / heads))) v
     // where a token's softmax is over this token and the tokens before it. A row of x is q, k, v
-    // of all heads, 3 * c numbers. For dropout, a position is (head * T + row) * T + column.
+    // of all heads, 3 * c values. For dropout, a position is (head * T + row) * T + column.
     OP_ATTENTION,
     // y = residual + dropout(x); if residual is NULL, y = dropout(x). For dropout, a position is
     // row * c + column, where `row` counts the rows of the sample.
@@ -172,7 +172,7 @@ static inline int window_count(int size, int kernel, int stride, int pad)
     return (size + 2 * pad - kernel) / stride + 1;
 }
 
-// OP_ROW_NORM has no running statistics, and its mean and inv_std have a number for each row.
+// OP_ROW_NORM has no running statistics, and its mean and inv_std have a value for each row.
 typedef struct NormTensors {
     const float *gamma, *beta;              // (c)
     float *running_mean, *running_var;      // (c) momentum 0.1, unbiased variance, as in PyTorch
@@ -217,7 +217,7 @@ size_t conv_dead_count(const Op *conv);
 void conv_weights_move(const Op *conv, float *live, float *dead, float *oihw, Direction direction);
 
 // From now on the statistics of OP_NORM in training are over the batches of `size` processes, and
-// dgamma and dbeta are this process's part of the sums. gather collects the `count` numbers of
+// dgamma and dbeta are this process's part of the sums. gather collects the `count` values of
 // every process in `all`, in rank order, on the compute stream. All processes must normalise the
 // same layers in the same order.
 typedef void (*OpsGather)(void *arg, const double *mine, double *all, size_t count);
@@ -225,7 +225,7 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 
 // --- texts ---------------------------------------------------------------------------------------
 
-// Turns each token into a row of vocab + T numbers: 1 at the token and at vocab + its position, 0
+// Turns each token into a row of vocab + T values: 1 at the token and at vocab + its position, 0
 // elsewhere. A linear layer then gives the sum of the token's and the position's embeddings. With a
 // vocabulary of thousands, this would be slow.
 typedef struct OneHotSpec {

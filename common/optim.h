@@ -29,8 +29,8 @@ void optim_options(Args *args, OptimConfig *config);
 void optim_scale_options(Args *args, OptimConfig *config);
 
 // The learning rate of `step`, which is epoch * steps_per_epoch + the step in the epoch, both from
-// 0. So a run that resumes with another global batch, and so other steps_per_epoch, continues in
-// the same epoch. The rate depends only on the arguments: a checkpoint need not store it.
+// 0. So a run that resumes with a different global batch, and so steps_per_epoch, continues in the
+// same epoch. The rate depends only on the arguments: a checkpoint need not store it.
 double optim_lr(const OptimConfig *config, int ranks, int64_t step, int64_t steps_per_epoch,
                 int64_t epochs);
 

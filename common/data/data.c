@@ -77,7 +77,7 @@ static const KnownSet *set_named(const char *data)
     return set;
 }
 
-// The set that --data asks for. *path: the set's path; NULL: the set is synthetic, or missing.
+// Returns the set for --data. *path: the set's path; NULL: the set is synthetic, or missing.
 static const KnownSet *set_choose(const char *data, const char **path, char found[PATH_MAX])
 {
     const KnownSet *set = known_sets;

@@ -1,4 +1,4 @@
-// files.c - reads files; memory and checksum of a data set.
+// files.c - reads files, allocates a data set's memory, and computes the checksum.
 #include "progress.h"
 #include "data/formats.h"
 

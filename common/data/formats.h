@@ -18,12 +18,12 @@ bool words_read(Data *data, const char *path, const DataConfig *config, Error *e
 // Makes images from the seed.
 bool synthetic_make(Data *data, const char *path, const DataConfig *config, Error *err);
 
-// Reads a CIFAR file of part->count records, each of label_bytes labels (the last one counts) and 3
-// x 32 x 32 bytes. The caller allocates part->inputs and part->labels.
+// Reads a CIFAR file of part->count records, each of label_bytes labels (the last one counts) and
+// 3 x 32 x 32 bytes. The caller allocates part->inputs and part->labels.
 bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, uint32_t *crc,
                      Error *err);
-// A pair of IDX files, plain or gzipped: images of 28x28 pixels, and labels below set->classes. On
-// an error the caller frees what was allocated in `set`.
+// Reads a pair of IDX files, plain or gzipped: images of 28x28 pixels, and labels below
+// set->classes. On an error the caller frees what was allocated in `set`.
 bool idx_pair_read(Dataset *set, const char *images, const char *labels, uint32_t crc[2],
                    Error *err);
 

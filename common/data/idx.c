@@ -70,7 +70,7 @@ bool idx_pair_read(Dataset *set, const char *images, const char *labels, uint32_
     return good;
 }
 
-// The plain file if it exists, else the gzipped one.
+// Sets path to the plain file if it exists, else to the gzipped file.
 static void path_choose(char path[PATH_MAX], const char *dir, const char *part, const char *kind)
 {
     snprintf(path, PATH_MAX, "%s/%s-%s-ubyte", dir, part, kind);

@@ -5,11 +5,11 @@
 //   training   wait for data             | step 0     | step 1 ...
 //
 // A worker takes the next batch and makes its rows, in its own memory: it crops images, decodes
-// pictures, or cuts windows of a text. Batch number b goes into slot b % LOADER_SLOTS:
+// pictures, or cuts windows of a text. Batch b goes into slot b % LOADER_SLOTS:
 //
 //   worker         waits until the slot is free, makes the stream wait for `done`, loads the rows,
 //                  records `ready`: the slot is full
-//   loader_next    waits for the full slot, makes the compute stream wait for `ready`, returns it
+//   loader_next    waits for the full slot; the compute stream waits for `ready`; returns the batch
 //   loader_next    (the next call) records `done` after the work on the batch: the slot is free
 //
 // Threads wait for each other with condition variables, streams with events. On the CPU the calling
@@ -384,7 +384,7 @@ static void ids_set(Loader *loader, const int32_t *ids, int count)
     }
 }
 
-// Gives back the current batch's slot. Call it when all work on the batch is enqueued.
+// Releases the current batch's slot. Call it when all work on the batch is enqueued.
 static void batch_let_go(Loader *loader)
 {
     if (loader->holding)

@@ -210,7 +210,7 @@ enum { ONE = 256 };
 
 static double reach_of(const Span *span) { return fmax(1, span->step); }
 
-// How many source pixels an output pixel depends on, at most.
+// The maximum number of source pixels that an output pixel depends on.
 static int taps_of(const Span *span)
 {
     return (int)fmin(ceil(2 * reach_of(span)), span->high - span->low);
@@ -261,7 +261,7 @@ static void rows_mean(const uint8_t *restrict from, size_t step, const uint32_t 
 
 // Resizes a row of pixels to a row in each of the planes red, green and blue. table: for each
 // output pixel its first source pixel, and the weights. All colours are added up at once, in one
-// number with 16 bits for each. The upper 16 bits come from the next pixel, and are not used.
+// integer with 16 bits for each colour. The upper 16 bits, from the next pixel, are not used.
 static void row_resize(const uint32_t *table, int taps, int side, bool flip, const uint16_t *row,
                        uint8_t *out)
 {
@@ -304,7 +304,7 @@ void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int si
         table[i * entry] = first_of(&view->x, i) - needs.x;
         weights_of(&view->x, i, &table[i * entry + 1]);
     }
-    mean[values] = 0;       // row_resize reads one number past the end
+    mean[values] = 0;       // row_resize reads one value past the end
     for (int i = 0; i < side; i++, out += side) {
         const size_t y = first_of(&view->y, i) - at->y;
         weights_of(&view->y, i, weights);

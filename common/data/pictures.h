@@ -2,7 +2,7 @@
 //
 //   DIR/train/CLASS/FILE, DIR/val/CLASS/FILE
 //
-// Classes are the sorted names of train's folders, and label 0 is the first; val has the same ones.
+// Classes are the sorted names of train's folders, from label 0 on; val has the same folders.
 // Within a class, files are sorted by name, byte by byte. Only names that end in .jpg, .jpeg or
 // .png count, in upper or lower case; hidden files do not. Symbolic links are followed.
 #pragma once
@@ -44,7 +44,7 @@ typedef struct Rect {
     int x, y, width, height;
 } Rect;
 
-// Memory of a thread that makes images. Begin with { 0 }.
+// Memory of one thread that makes images. Initialise it with { 0 }.
 typedef struct PictureRoom {
     FileBytes file;
     uint8_t *rgb;

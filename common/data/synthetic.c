@@ -1,7 +1,7 @@
 // synthetic.c - images for a network to learn, made from the seed, without a download.
 //
 // Each class has a pattern, GRID x GRID cells of random strength in each colour. An image is the
-// pattern of its class, of random strength and at a random place (the pattern wraps at the
+// pattern of its class, of random strength and at a random offset (the pattern wraps at the
 // edges), plus noise:
 //
 //   pixel = 128 + strength * pattern[label] + noise

@@ -1,7 +1,7 @@
 // text.c - a text, as the tokens that a language model reads.
 //
-// A token is the number of a byte among the distinct bytes of the text, in ascending order. A
-// sample is a window of T tokens, and its labels are the tokens that follow each of them:
+// A token is the index of a byte among the distinct bytes of the text, in ascending order. A
+// sample is a window of T tokens, and each token's label is the next token of the text:
 //
 //   text            t h e   c a t   s a t
 //   sample 0, T=4   t h e _               labels  h e _ c

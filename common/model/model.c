@@ -12,7 +12,7 @@
 
 // An activation, and the parts of its gradient: each layer that reads the activation writes one.
 typedef struct Value {
-    size_t count;           // numbers in the largest forward's rows; for logits, in a whole batch
+    size_t count;           // elements for the largest forward's rows; for logits, a whole batch
     void *data;             // for images, value 0 points to the last model_forward's inputs
     void *grad[2];
     uint8_t *index;         // max pooling: where each maximum was
@@ -31,8 +31,8 @@ static size_t weights_size(const Layer *layer, const Op *op)
                                           : 0);
 }
 
-// Gives parameters and buffers their places in the arenas, and allocates the arenas. The parameters
-// of the last layer come first, and weights that have no gradient come last.
+// Assigns parameters and buffers their offsets in the arenas, and allocates the arenas. The last
+// layer's parameters come first, and weights that have no gradient come last.
 static void lay_out_parameters(Model *model)
 {
     Net *net = model->net;
@@ -131,8 +131,8 @@ static bool overlap(const Life *a, const Life *b)
            b->at < a->at + a->size;
 }
 
-// Places the largest gradients first, each at the lowest place that is free during its steps.
-// Returns the memory's size.
+// Assigns offsets, to the largest gradients first: the lowest offset that is free during a
+// gradient's steps. Returns the memory's size.
 static size_t place(Life *lives, int count)
 {
     size_t end = 0;

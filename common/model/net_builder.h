@@ -30,7 +30,7 @@ enum { NET_MAX_LAYERS = 512, NET_MAX_VALUES = 512 };
 struct Net {
     Layer layers[NET_MAX_LAYERS];
     int layer_count;
-    char prefix[32];                // begins the names of the next layers: "layer1.0."
+    char prefix[32];                // prefix of the next layers' names: "layer1.0."
     Extent extents[NET_MAX_VALUES];
     int readers[NET_MAX_VALUES];    // number of layers that read each value
     int value_count;
@@ -44,8 +44,8 @@ struct Net {
     void *gradients;                // memory that all parts of the values' gradients share
 };
 
-// Each adds a layer at the end and returns the number of the layer's value. At most two layers may
-// read the batch, or a value of net_norm, net_maxpool or net_add. Other values: at most one layer.
+// Each adds a layer at the end and returns the index of its output value. At most two layers may
+// read the batch, or a value of net_norm, net_maxpool or net_add; at most one may read any other.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);

@@ -23,7 +23,7 @@ static Shape windows(const OpSpec *s)
                     window_count(s->x.w, s->kernel_h, s->stride, s->pad), s->x.type };
 }
 
-// A row of numbers for each image or token.
+// A row of c values for each image or token.
 static Shape row(Shape x, int c) { return (Shape){ x.n, c, 1, 1, x.type }; }
 static Shape mean_row(const OpSpec *spec) { return row(spec->x, spec->x.c); }
 static Shape heads_row(const OpSpec *spec) { return row(spec->x, spec->x.c / 3); }

@@ -98,8 +98,8 @@ void optim_scale_options(Args *args, OptimConfig *c)
           "for AdamW), after a warm-up (default: 5 epochs)" }));
 }
 
-// The factor of a step. With many ranks `whole` would be too large at first. So in the warm-up the
-// factor rises at every step, from about 1 to `whole`, as in Horovod's ImageNet example.
+// A step's factor of the learning rate. With many ranks `whole` would be too large at first. So in
+// the warm-up the factor rises at every step, from about 1 to `whole`, as in Horovod's example.
 static double warm_up(double whole, double warmed, double warm)
 {
     return warmed >= warm ? whole : 1 + fmin(1, (warmed + 1) / warm) * (whole - 1);

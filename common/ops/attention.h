@@ -1,4 +1,4 @@
-// attention.h - dropout, and softmax and its gradient for a row of attention's matrices.
+// attention.h - dropout, and the softmax of a row of attention scores, with its gradient.
 // attention_cpu.c and kernels_attention.cu make loops of softmax and softmax_gradient.
 #pragma once
 #include "ops/loops.h"
@@ -33,10 +33,10 @@ INLINE float masked(const Mask *m, uint64_t stream, uint32_t position, float val
 // A job on the (T, T) matrices of all heads of all samples; on a CPU, of one head of one sample.
 typedef struct SoftmaxJob {
     int T, heads;
-    int stride;             // row stride in numbers; on a CPU, a multiple of TEAM
+    int stride;             // row stride in elements; on a CPU, a multiple of TEAM
     float scale;
     Mask mask;
-    size_t first;           // the number of the first row, counted over all heads of all samples
+    size_t first;           // index of the first row, counted over all heads of all samples
     float *p;               // at first q k^T, then P
     void *h;
     float *dp;              // at first dH, then dP
@@ -51,12 +51,12 @@ static inline SoftmaxJob softmax_job(const OpSpec *s, const uint64_t *keys, size
     return job;
 }
 
-// A row of a (T, T) matrix: a token's numbers for all tokens of its sample.
+// A row of a (T, T) matrix: a token's values for all tokens of its sample.
 typedef struct HeadRow {
     int token;
-    size_t begin;           // index of the row's first number in memory
+    size_t begin;           // index of the row's first element in memory
     uint64_t stream;        // the sample's stream, for dropout_keeps
-    uint32_t position;      // position of the row's first number, for dropout_keeps
+    uint32_t position;      // position of the row's first element, for dropout_keeps
 } HeadRow;
 
 INLINE HeadRow head_row(const SoftmaxJob *j, size_t row)

@@ -1,4 +1,4 @@
-// conv.c - what both backends share of a convolution: its output, and its weights in the arena.
+// conv.c - the shapes and live weights of a convolution, which both backends share.
 #include "ops/numbers.h"
 #include "ops/op.h"
 

@@ -2,8 +2,8 @@
 // (cuda/loops.cuh). The files of ops/ are compiled for each backend, as C or by nvcc (ON_GPU).
 // packs.h has At, Pack, FOR_LANES.
 //
-// An operation is a job (a struct of its arguments, copied when it is enqueued), a function of a
-// job and a place, and one line that makes the loop:
+// An operation is a job (a struct of its arguments, copied when it is enqueued), a function of the
+// job and an At or an index, and one line that makes the loop:
 //
 //   loop                     calls                         for
 //   CELLS(fn, Job)           fn(job, type, at)             each pack of neighbours in a matrix
@@ -20,12 +20,12 @@
 //   RUN_CELLS(fn, stream, matrix, &job)        RUN_COLUMNS, RUN_ROWS, RUN_ROW_TOTALS: likewise
 //   RUN_ITEMS(fn, stream, count, &job)         RUN_TOTALS: likewise
 //
-// A function with a `type` is compiled for each type of number, and `type` is a constant; with
-// CELLS_F32 and ROWS_F32, for f32 only. A team computes a row together (FOR_ROW, FOR_PACKS). It is
-// a warp of a GPU or one thread of a CPU.
+// A function with a `type` is compiled for each Type, and `type` is a constant; with CELLS_F32 and
+// ROWS_F32, for f32 only. A team, which is a warp of a GPU or one thread of a CPU, computes a row
+// together (FOR_ROW, FOR_PACKS).
 //
-// Sums have the same bits every time, whatever the number of threads: which numbers form a piece
-// depends only on the matrix, and the sums of pieces are added up in a fixed order, in double.
+// Sums have the same bits every time, whatever the number of threads: the matrix alone determines
+// how it is cut into pieces, and the pieces' sums are added up in a fixed order, in double.
 #pragma once
 #include "ops/packs.h"
 #ifdef ON_GPU

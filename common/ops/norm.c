@@ -12,18 +12,18 @@ typedef struct NormJob {
     void *out;
     float *scale, *shift;   // (c) forward: y = x * scale + shift
     float *slope;           // (c) backward: dx = d * scale + (x - mean) * slope + shift
-    // A message between processes has 1 + 2 * c numbers: the number of rows, then (2, c) numbers.
+    // A message between processes has 1 + 2 * c values: the number of rows, then (2, c) statistics.
     double *mine;           // this process's message
     double *all;            // the messages of all processes, in rank order
 } NormJob;
 
 // --- forward -------------------------------------------------------------------------------------
 
-// Where the middle row begins. In `moments`, each channel's origin is its number in this row.
+// Where the middle row begins, whose values are the origins of `moments`, one for each channel.
 INLINE size_t middle(const NormJob *j) { return j->m.rows / 2 * j->m.columns; }
 
-// Adds up distances from the origin, and their squares. So a mean far from zero costs little
-// precision.
+// Adds up distances from the channel's origin, and their squares. So a mean far from zero costs
+// little precision.
 INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
 {
     Pack x, origin;

@@ -1,6 +1,6 @@
-// numbers.h - numbers of any type in memory, loaded as f32.
+// numbers.h - loads and stores floating-point values of any Type as f32.
 //
-// Rounding is to nearest, ties to even. Numbers that are too large become infinite, numbers that
+// Rounding is to nearest, ties to even. Values that are too large become infinite, values that
 // are too small become denormal or zero. GPUs have instructions for these conversions. The code for
 // CPUs has no branches, so that loops become vector code.
 //
@@ -42,7 +42,7 @@ INLINE float float_of(uint32_t bits)
     return value;
 }
 
-// 16-bit numbers are in 32 bits here, because a loop over lanes of one size stays in whole vectors.
+// 16-bit values have 32 bits here, because a loop over lanes of one size stays in whole vectors.
 
 INLINE float from_bf16(uint32_t half) { return float_of(half << 16); }
 

@@ -1,4 +1,4 @@
-// packs.h - LANES numbers at a time, of any type.
+// packs.h - loads and stores packs: LANES values of any Type at a time.
 //
 // An operation loads packs of LANES neighbours, computes in f32 with loops over lanes, and stores
 // packs. On a GPU a pack is one or two loads of 16 bytes. On a CPU it is one to four vectors, and
@@ -8,7 +8,7 @@
 
 // FOR_LANES is a loop over the lanes of a pack, FOR_FEW over the first `count` of them.
 #ifdef ON_GPU
-enum { LANES = 8 };     // 16 bytes of 16-bit numbers
+enum { LANES = 8 };     // 16 bytes of 16-bit values
 #define FOR_LANES(k) _Pragma("unroll") for (int k = 0; k < LANES; k++)
 #define FOR_FEW(k, count) FOR_LANES(k) if (k < (count))
 #else
@@ -30,14 +30,14 @@ typedef struct Pack {
     float v[LANES];
 } Pack;
 
-// The place of up to LANES neighbours in a row of a matrix.
+// The position of up to LANES neighbours in a row of a matrix.
 typedef struct At {
     size_t row, column;
-    size_t i;               // index of the first number in memory
-    int count;              // how many numbers, at most LANES
+    size_t i;               // index of the first element in memory
+    int count;              // how many elements, at most LANES
 } At;
 
-// Numbers in memory, row after row. An activation has a row for each pixel and a column for each
+// A matrix in memory, row after row. An activation has a row for each pixel and a column for each
 // channel.
 typedef struct Matrix {
     Type type;
@@ -98,8 +98,8 @@ INLINE void store_whole(Type type, void *to, size_t i, const Pack *pack)
 
 #else
 
-// A pack as one vector, of numbers of any size. From a loop over lanes that also changes the size
-// of the numbers, compilers make code that stores two halves of a pack. A load of the whole pack
+// A pack as one vector, of elements of any size. From a loop over lanes that also changes the size
+// of the elements, compilers make code that stores two halves of a pack. A load of the whole pack
 // then waits until both halves are in the cache. So only CONVERTED changes the size, and packs stay
 // in registers.
 #define VECTOR_OF(type) \
@@ -138,7 +138,7 @@ INLINE void store_whole(Type type, void *to, size_t i, const Pack *pack)
 
 #endif
 
-// Loads `count` numbers from index i on; the other lanes become 0.
+// Loads `count` elements from index i on; the other lanes become 0.
 INLINE void load(Type type, const void *from, size_t i, int count, Pack *pack)
 {
     if (count == LANES) {

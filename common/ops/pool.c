@@ -1,8 +1,8 @@
 // pool.c - max pooling (for its gradient see pool.h), and the mean over an image.
 #include "ops/pool.h"
 
-// The largest value of a window and its position: the first, if several. NaN is the largest; of
-// several NaNs, the last.
+// The largest value of a window and its position: the first if there are several. NaN is the
+// largest; of several NaNs, the last.
 INLINE void maxpool(const PoolJob *j, Type type, At at)
 {
     const OpSpec *s = &j->s;

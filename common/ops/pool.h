@@ -1,6 +1,6 @@
-// pool.h - places in the activations of pooling. The gradient of max pooling has two versions. On a
-// GPU each pixel gathers from the windows that it is in, so that no two threads add to one number.
-// On a CPU each window scatters to its pixels, which is faster there.
+// pool.h - pixel positions for pooling. The gradient of max pooling has two versions. On a GPU each
+// pixel gathers from the windows that it is in, so that no two threads add to the same element. On
+// a CPU each window scatters to its pixels, which is faster there.
 #pragma once
 #include "ops/loops.h"
 
@@ -19,7 +19,7 @@ static inline PoolJob pool_job(const Op *op, const OpArgs *a)
     return job;
 }
 
-// A pixel's image, and its place in the image.
+// A pixel's image, and the pixel's row and column in the image.
 typedef struct Place {
     size_t image;
     int h, w;
@@ -32,7 +32,7 @@ INLINE Place place_of(const Shape *s, At at)
     return p;
 }
 
-// The place of the same channels in another pixel, or in another activation of as many images.
+// The channels of `at`, in pixel (h, w) of p's image, in an activation of shape s.
 INLINE At pixel_at(const Shape *s, const Place *p, int h, int w, At at)
 {
     at.row = (p->image * s->h + h) * s->w + w;

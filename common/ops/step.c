@@ -62,7 +62,7 @@ typedef struct LossJob {
     Verdict *verdicts;
 } LossJob;
 
-// For a row of logits: the parts of its softmax, its loss, and its label's place among the classes.
+// For a row of logits: the parts of its softmax, its loss, and how its label ranks.
 typedef struct RowSums {
     float most;             // the largest logit z
     double sum;             // the sum of exp(z - most)
