@@ -135,7 +135,7 @@ static void from_mpi(const RendezvousConfig *c, World *world, StoreConfig *store
 
 static bool is_set(const char *variable) { return getenv(variable) && getenv(variable)[0]; }
 
-// One source gives rank and size: sizes from different sources might not match. --master-addr and
+// Rank and size come from one source: those of two sources might not match. --master-addr and
 // --master-port work with any source. Returns the source's name.
 static const char *find_rank(const RendezvousConfig *c, World *world, StoreConfig *store)
 {

@@ -41,7 +41,7 @@ typedef struct Config {
     LogConfig log;
 } Config;
 
-// Adds this file's options, with their defaults. parse also calls such a function for other files.
+// Adds this file's options, with their defaults. parse also calls other files' functions like this.
 static void train_options(Args *args, Config *c)
 {
     c->epochs = 5;
@@ -148,8 +148,8 @@ static void apply_gradients(Job *job)
     optim_step(job->optim, job->scalars);
 }
 
-// Everything that happens to a batch. A step that only enqueues work, and never waits for the
-// device or involves the host, can be recorded once and then replayed.
+// Runs one step, on one batch. A step that only enqueues work, and never waits for the device or
+// involves the host, can be recorded once and then replayed.
 static void train_step(void *arg)
 {
     Job *job = arg;

@@ -216,8 +216,8 @@ static int local_rank_of(pid_t pid)
     return local;
 }
 
-// Has a signal ended the rank? Our programs save, and exit with 128 + the signal. A batch system
-// may send the signal to the ranks, and not to launch. The signal may simply kill other programs.
+// Has a signal ended the rank? Our programs save, and exit with 128 + the signal; other programs
+// may be killed by it. A batch system may send the signal to the ranks, and not to launch.
 static bool ends_as_asked(int status)
 {
     int number = exit_code(status) - 128;

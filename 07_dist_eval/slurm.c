@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Step numbers from here on stand for the batch script and, on some clusters, salloc's shell.
+// Step IDs from here on stand for the batch script and, on some clusters, salloc's shell.
 static const unsigned long last_step = 0xfffffff0;
 
 // --- which rank is this? -------------------------------------------------------------------------
@@ -119,8 +119,8 @@ static void check_first(const char *host)
           "rank 0 is on %s, but the others expect it on the step's first host, %s", node, host);
 }
 
-// Rank 0 listens at --master-addr. Without it, rank 0 listens at the first host's address; but if
-// there is only one host, at --iface's address or on the loopback.
+// Rank 0 listens on --master-addr. Without it, rank 0 listens on the first host's address; but if
+// there is only one host, on --iface's address or the loopback.
 static void place_by_name(const RendezvousConfig *c, bool one_host, StoreConfig *store)
 {
     const char *host = c->address, *local = store->from[0] ? store->from : "127.0.0.1";

@@ -9,7 +9,7 @@ bool slurm_is_task(void);
 void slurm_rank(World *world);
 
 // Sets store->place to rank 0's address and port: the step's first host, and a port that each rank
-// computes from the numbers of job and step. Rank 0 also binds its socket to them. Fails if rank 0
+// computes from the IDs of job and step. Rank 0 also binds its socket to them. Fails if rank 0
 // is on a different host. --master-addr replaces the host, --master-port the port; --rendezvous
 // replaces both (rendezvous_file.h).
 void slurm_place(const RendezvousConfig *config, const World *world, StoreConfig *store);

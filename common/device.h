@@ -56,8 +56,8 @@ Stream *stream_new(Device *device, const char *name);
 // A stream that works in parallel with the caller: on the CPU in its own thread, which has this
 // name in the timeline; under CUDA like any other stream.
 Stream *stream_new_beside(Device *device, const char *name);
-// Finishes the stream's work first. Afterwards nothing may wait for an event recorded on the
-// stream.
+// Finishes the stream's work, then frees the stream. Afterwards nothing may wait for an event
+// recorded on the stream.
 void stream_free(Stream *stream);
 void stream_sync(Stream *stream);                // the host waits for all work of the stream
 bool stream_idle(Stream *stream);

@@ -1,4 +1,4 @@
-// supervise.h - exit statuses and deaths, for a process that starts ranks.
+// supervise.h - how a rank has ended, for a process that starts ranks.
 #pragma once
 #include <sys/types.h>
 

@@ -1,4 +1,4 @@
-// comm.c - opening devices and communicators, and a call on host memory.
+// comm.c - opens devices and communicators, and broadcasts host memory.
 #include "comm/backend.h"
 #include "agree.h"
 #include "check.h"

@@ -28,7 +28,7 @@ typedef struct PlanRules {
     cudnnHandle_t handle;               // cuDNN's handle on the device that runs the plan, or NULL
     Descriptor profile;                 // describes the device if handle is NULL
     bool tf32, deterministic;           // as in OpsConfig
-    float (*time)(const CudnnPlan *plan, void *arg); // ms of a run; infinite: it failed; or NULL
+    float (*time)(const CudnnPlan *plan, void *arg); // ms of a run, INFINITY if it fails; or NULL
     void *time_arg;
 } PlanRules;
 

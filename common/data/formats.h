@@ -10,7 +10,7 @@
 bool cifar10_read(Data *data, const char *path, const DataConfig *config, Error *err);
 bool cifar100_read(Data *data, const char *path, const DataConfig *config, Error *err);
 bool idx_read(Data *data, const char *path, const DataConfig *config, Error *err);
-// A text, in windows of config->block bytes.
+// Reads a text, in windows of config->block bytes.
 bool text_read(Data *data, const char *path, const DataConfig *config, Error *err);
 // The file is a list of words. The text consists of the words that have only the letters a to z, in
 // a random order.
@@ -33,7 +33,7 @@ void data_checksum(Data *data, const void *bytes, size_t size);
 
 bool data_file_missing(const char *path);
 
-// Begin with { 0 }. data_file_load enlarges the memory and reuses it; the caller frees `bytes`.
+// Starts as { 0 }. data_file_load enlarges the memory and reuses it; the caller frees `bytes`.
 typedef struct FileBytes {
     uint8_t *bytes;
     size_t size, capacity;

@@ -124,7 +124,7 @@ static void image_place(const Loader *loader, const uint8_t *image, int top, int
     }
 }
 
-// Makes a window of text: key and tokens go to `row`, the token after each of these to `labels`.
+// Makes a window of text: key and tokens go to `row`, the token after each token to `labels`.
 static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t *labels)
 {
     const Dataset *set = loader->dataset;

@@ -54,13 +54,13 @@ typedef struct PictureRoom {
 } PictureRoom;
 void picture_room_free(PictureRoom *room);
 
-// Antialiased bilinear resizing, as in Pillow. rgb (at->height, at->width, 3): a part of a picture,
-// with all that the view needs. out (3, side, side): red, green, blue.
+// Resizes bilinearly with antialiasing, as Pillow does. rgb (at->height, at->width, 3): a part of a
+// picture, with all that the view needs. out (3, side, side): red, green, blue.
 void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int side,
                     PictureRoom *room, uint8_t *out);
 
-// Image `id` of the set as bytes, out (3, height, width). With augment->crop the image is a random
-// view; else the centre, as by Resize(side * 256 / 224) and CenterCrop(side). The same seed, epoch
-// and id give the same bytes.
+// Makes image `id` of the set, as bytes, in out (3, height, width). With augment->crop the image
+// is a random view; else the centre, as by Resize(side * 256 / 224) and CenterCrop(side). The same
+// seed, epoch and id give the same bytes.
 bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
                   PictureRoom *room, uint8_t *out, Error *err);

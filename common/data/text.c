@@ -19,8 +19,8 @@
 #include <string.h>
 #include <zlib.h>
 
-// Keeps the words that have only letters a to z, in a random order that is always the same: the
-// first part of a sorted list would not look like its last part. Returns the number of bytes.
+// Keeps the words that have only letters a to z, in one fixed random order: the first part of a
+// sorted list would not look like its last part. Returns the number of bytes.
 static int64_t words_shuffle(uint8_t *bytes, int64_t size)
 {
     typedef struct { const char *at; size_t length; } Line;
@@ -43,7 +43,7 @@ static int64_t words_shuffle(uint8_t *bytes, int64_t size)
     return to;
 }
 
-// Fills in the vocabulary, and replaces each byte with its token. Returns the number of different
+// Fills in the vocabulary, and replaces each byte with its token. Returns the number of distinct
 // tokens.
 static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
 {

@@ -1,4 +1,4 @@
-// conv.c - the shapes and live weights of a convolution, which both backends share.
+// conv.c - a convolution's output shape and live weights, the same in both backends.
 #include "ops/numbers.h"
 #include "ops/op.h"
 

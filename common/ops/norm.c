@@ -19,7 +19,7 @@ typedef struct NormJob {
 
 // --- forward -------------------------------------------------------------------------------------
 
-// Where the middle row begins, whose values are the origins of `moments`, one for each channel.
+// Where the middle row begins. This row's values are the origins in `moments`, one per channel.
 INLINE size_t middle(const NormJob *j) { return j->m.rows / 2 * j->m.columns; }
 
 // Adds up distances from the channel's origin, and their squares. So a mean far from zero costs

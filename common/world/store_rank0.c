@@ -332,8 +332,8 @@ static int64_t look(bool absent, bool *all)
     return signs;
 }
 
-// If steps take longer than early_line, a line in each of them would be too much. So a line is
-// printed only after twice the longest pause before this one.
+// If steps take longer than early_line, one line per step would be too many. So a line is printed
+// only after twice the longest pause before this one.
 static void *watch(void *arg)
 {
     const double timeout = server.config.timeout > 0 ? server.config.timeout : INFINITY;

@@ -78,7 +78,7 @@ private:
     const std::string prefix_;
 };
 
-// Listens on a port of the system's choice. Gloo's threads must not handle Ctrl-C: they inherit a
+// Listens on a port that the system chooses. Gloo's threads must not handle Ctrl-C: they inherit a
 // mask that blocks all signals.
 static std::shared_ptr<gloo::transport::Device> listen_without_signals(const char *address)
 {
@@ -149,7 +149,7 @@ static void set_values(gloo::AllreduceOptions &options, const Call &call)
 }
 
 // Returns when this rank's part is done. Sends and receives use Gloo's slot 0, which the
-// collectives leave free. They need no number, because they are in order between their two ranks.
+// collectives leave free. They need no further slot, being in order between their two ranks.
 static void run(void *arg)
 try {
     const Comm *comm = static_cast<Job *>(arg)->comm;
