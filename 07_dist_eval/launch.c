@@ -53,7 +53,7 @@ static void add_options(Args *args, Launch *l)
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: rank 0's machine" },
         { "master-port", 0, ARG_INT, &l->port, "PORT", "rank 0's port (0: a free one; with several "
           "machines 29500)", .min = 0, .max = 65535 },
-        { "max-restarts", 0, ARG_INT, &l->restarts, "N", "restarts after failures", 0, 1e6 }));
+        { "max-restarts", 0, ARG_INT, &l->restarts, "N", "restarts after a rank fails", 0, 1e6 }));
 }
 
 static int count_ranks(const Args *args, const char *text)
