@@ -308,7 +308,7 @@ static void train(Job *job)
     if (job->state.step == steps_per_epoch(job))
         finish_epoch(job);          // the run that saved this state died in the evaluation
     if (job->state.epoch >= job->config->epochs)
-        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
+        log_say(job->log, "   == complete: nothing is left to train; to continue, raise --epochs");
     while (job->state.epoch < job->config->epochs && !should_stop(job) && train_epoch(job)) {
     }
     if (job->state.step > 0)

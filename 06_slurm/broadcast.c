@@ -37,8 +37,8 @@ void compare_hashes(Comm *comm, Device *device, uint64_t hash)
     for (int rank = 1; rank < comm_size(comm); rank++)
         if (hashes[rank] != first) {
             size_t length = strlen(names);
-            snprintf(names + length, sizeof names - length, "%s%d (%016llx)", length ? ", " : "",
-                     rank, (unsigned long long)hashes[rank]);
+            snprintf(names + length, sizeof names - length, "%srank %d (%016llx)",
+                     length ? ", " : "", rank, (unsigned long long)hashes[rank]);
         }
     free(hashes);
     if (!names[0])
@@ -46,9 +46,9 @@ void compare_hashes(Comm *comm, Device *device, uint64_t hash)
     leave_only_with(EXIT_RANKS_DIFFER);
     fflush(stdout);
     if (comm_rank(comm) == 0)
-        WARN("the broadcast at the start has failed, or the ranks have taken different steps since "
-             "the weights were last compared",
-             "the ranks have diverged: the weights of rank %s differ from rank 0's (%016llx)",
+        WARN("check that rank 0's weights are broadcast at the start, and that all ranks take the "
+             "same steps",
+             "the ranks have diverged: the weights of %s differ from rank 0's (%016llx)",
              names, (unsigned long long)first);
     free(gather(comm, device, hash));       // the other ranks wait here until rank 0 has printed
     leave_at_once(EXIT_RANKS_DIFFER);

@@ -27,15 +27,15 @@ static bool read_file(StoreConfig *c, Error *err)
     char run[STORE_NAME] = "";
     FILE *in = fopen(path, "re");
     if (!in)
-        return error_set(err, "", "%.300s: %s", path, strerror(errno));
+        return error_set(err, "", "cannot open %.300s: %s", path, strerror(errno));
     int read = fscanf(in, TITLE "%63[^\n] %79s %15s %d", run, c->token, c->place.address,
                       &c->place.port);
     fclose(in);
     if (read != 4)
-        return error_set(err, "choose another path", "%s exists, but is not a rendezvous file",
+        return error_set(err, "choose a different path", "%s exists, but is not a rendezvous file",
                          path);
     return strcmp(run, c->run) == 0 ||
-           error_set(err, "choose another path, or wait until that run has ended",
+           error_set(err, "choose a different path, or wait until that run has ended",
                      "%s belongs to the run '%.80s', but this is the run '%s'", path, run, c->run);
 }
 
@@ -49,13 +49,13 @@ static void write_file(const StoreConfig *c)
     if (!ours && old.place.port == 0 && access(path, F_OK) == 0)    // not a rendezvous file
         FAIL_ERROR(&err);
     bool in_use = ours && tcp_connect(&old.place, 2, &err) >= 0;
-    CHECK(!in_use, "choose another path", "another run has a rendezvous at %s", path);
+    CHECK(!in_use, "choose a different path", "another run has a rendezvous at %s", path);
     snprintf(temporary, sizeof temporary, "%.4000s.XXXXXX", path);
     int file = mkostemp(temporary, O_CLOEXEC);      // creates the file with mode 0600
     written = file >= 0 && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token,
                                    c->place.address, c->place.port) > 0 &&
               fsync(file) == 0 && rename(temporary, path) == 0;
-    CHECK(written, "--rendezvous needs a file in a directory that exists, is writable, and is on a "
+    CHECK(written, "give --rendezvous a file in a directory that exists, is writable, and is on a "
           "disk that all machines see", "cannot write %s: %s", path, strerror(errno));
     close(file);
 }

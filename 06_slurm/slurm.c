@@ -115,7 +115,8 @@ static void check_first(const char *host)
 {
     const char *node = get("SLURMD_NODENAME");
     CHECK(!node || strcmp(host, node) == 0,
-          "use srun --distribution=plane=N, with N tasks on each node; or --rendezvous file:PATH",
+          "use srun --distribution=plane=N, with N tasks on each node; or give the program "
+          "--rendezvous file:PATH",
           "rank 0 is on %s, but the others expect it on the step's first host, %s", node, host);
 }
 
@@ -159,7 +160,7 @@ void slurm_refuse(void)
     int tasks = tasks_of_job();
     if (tasks <= 1)
         return;
-    WARN("", "job %s has %d tasks, and this process is not one of them; srun starts them:",
+    WARN("", "job %s has %d tasks, and this process is not one of them; start them with srun:",
          get("SLURM_JOB_ID"), tasks);
     fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s ...\n\n",
             cores ? " --cpus-per-task=" : "", cores ? cores : "",

@@ -43,7 +43,7 @@ void eval_options(Args *args, EvalConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "show-naive", 0, ARG_FLAG, &config->show_naive, NULL,
-          "also print the inexact result of many scripts: mean of means, repeated samples" }));
+          "also print the naive result: a mean of means, with repeated samples" }));
     result_options(args, &config->result);
 }
 
@@ -210,7 +210,7 @@ Eval *eval_new(const EvalConfig *config, Comm *comm, Model *model, const Data *d
     char folder[4096];
     snprintf(folder, sizeof folder, "%s", path ? path : "");
     CHECK(!path || access(dirname(folder), W_OK) == 0,  // fails now, not after training
-          "name a file in a folder that you may write to", "%s: %s", path, strerror(errno));
+          "give a file in a writable directory", "--predictions %s: %s", path, strerror(errno));
     result_init(&eval->result, data, config->show_naive || config->result.predictions);
     size_t most = (size_t)share_of(eval, 0) * (size_t)labels_of(eval);
     eval->verdicts = device_alloc(eval->device, most * sizeof *eval->verdicts);

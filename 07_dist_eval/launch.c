@@ -61,8 +61,8 @@ static int count_ranks(const Args *args, const char *text)
     char *end = NULL;
     long ranks = strcmp(text, "gpu") == 0 ? machine_gpus_listed() : strtol(text, &end, 10);
     if ((end && *end) || ranks < 1 || ranks > RANKS_MAX)
-        args_reject(args, "nproc-per-node", "'%s' is not a number from 1 to %d; for gpu, "
-                    "nvidia-smi -L must show a GPU", text, RANKS_MAX);
+        args_reject(args, "nproc-per-node", end ? "'%s' is not a number from 1 to %d"
+                    : "%s needs 1 to %d GPUs: check nvidia-smi -L", text, RANKS_MAX);
     return (int)ranks;
 }
 
@@ -77,7 +77,7 @@ static void parse(Launch *l, int argc, char **argv)
     if (l->nodes > 1 && l->port == 0)
         l->port = 29500;                    // all machines must know the port
     if (!l->program[0])
-        FAIL_USAGE("launch -n 2 -- PROGRAM", "launch: no program was given");
+        FAIL_USAGE("for example: launch -n 2 -- PROGRAM", "launch: no program was given");
 }
 
 // --- the contract: the environment of a rank -----------------------------------------------------
@@ -96,8 +96,8 @@ static void bind_place(Launch *l)
         return;                             // the program itself must know rank 0's address
     l->place = tcp_resolve(l->nodes > 1 ? l->master : "127.0.0.1", l->port);
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(l->master, l->place.address))
-        WARN("on rank 0's machine, ip -brief address shows its addresses", "--master-addr %.200s "
-             "is %s here, which no other machine can reach", l->master, l->place.address);
+        WARN("give an address that ip -brief address shows on rank 0's machine", "--master-addr "
+             "%.200s is %s here, which no other machine can reach", l->master, l->place.address);
     if (l->node == 0)
         l->bound = tcp_bind(&l->place);
 }
@@ -153,7 +153,7 @@ static _Noreturn void run_program(const Launch *l, int local, pid_t parent)
     execvp(l->program[0], l->program);
     if (local > 0)
         _exit(EXIT_REPORTED);
-    FAIL_USAGE("check that the program and its interpreter (line 1) exist and are executable",
+    FAIL_USAGE("check that the program and, for a script, its interpreter (line 1) are executable",
                "%.200s cannot be started: %s", l->program[0], strerror(errno));
 }
 
@@ -270,8 +270,8 @@ static bool wait_to_restart(const Launch *l, int start, int *status)
     if (*status == 0 || asked || start == l->restarts)
         return false;
     if (*status == EXIT_USAGE || *status == EXIT_DIVERGED || *status == EXIT_RANKS_DIFFER) {
-        WARN("", "status %d, no restart: it would fail again, or hide why the weights differ",
-             *status);
+        WARN("", "status %d, no restart: it would %s", *status,
+             *status == EXIT_RANKS_DIFFER ? "hide why the weights differ" : "fail again");
         return false;
     }
     WARN("", "restart %d of %d in 0.5 s", start + 1, l->restarts);

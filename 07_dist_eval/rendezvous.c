@@ -106,7 +106,7 @@ static void from_environment(const RendezvousConfig *c, World *world, StoreConfi
         return;
     }
     if (world->size > 1 && (!host || port <= 0))
-        FAIL_USAGE("give all ranks the host of rank 0 and a free port there",
+        FAIL_USAGE("give all ranks rank 0's host and a free port there",
                    "the world size is %d, but no %s is given", world->size,
                    host ? "MASTER_PORT (--master-port) above 0" : "MASTER_ADDR (--master-addr)");
     if (world->size > 1)
@@ -117,8 +117,8 @@ static void from_environment(const RendezvousConfig *c, World *world, StoreConfi
 
 static void end_late(int none)
 {
-    static const char said[] = "MPI has not connected the ranks within --timeout: is mpirun or a "
-                               "rank stopped? --iface NAME chooses MPI's network\n";
+    static const char said[] = "MPI has not connected the ranks within --timeout: check that "
+                               "mpirun and all ranks run, or choose a network with --iface NAME\n";
     ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
     (void)written;                          // stderr may be closed
     leave_at_once(EXIT_FAILED);

@@ -34,4 +34,4 @@ row("tensor", lambda L, d, P: 16 * P / N, lambda L, d, P: (10 + 24 / N) * L * d 
 row("pipeline", lambda L, d, P: 16 * P / N, sequence, lambda L, d, P: 2 * 2 * d * TOKENS * SEQUENCES)
 row("context", all_state, lambda L, d, P: sequence(L, d, P) / N,
     lambda L, d, P: 3 * (N - 1) * L * SEQUENCES * keys_values(L, d, P) + exchange(L, d, P))
-print(f"\nEach GPU of the pipeline is idle for {(N - 1) / (SEQUENCES + N - 1):.0%} of the step.")
+print(f"\nEach GPU of the pipeline is idle for {100 * (N - 1) / (SEQUENCES + N - 1):.0f} % of the step.")

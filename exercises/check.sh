@@ -357,7 +357,7 @@ first_error() { sed -n 's/.*\.c:[0-9]*: //p' "$1.out" | head -1; }
 # who_is_missing NAME: "1, after 3 s" if rank 0 gave up waiting for rank 1
 who_is_missing()
 {
-    sed -nE 's/.* ranks connected within ([0-9.]+) s; missing: (.*)/\2, after \1 s/p' "$1.out" | head -1
+    sed -nE 's/.* ranks connected within ([0-9.]+) s; missing: ranks? (.*)/\2, after \1 s/p' "$1.out" | head -1
 }
 # looked_for_rank_0 NAME: after how many whole seconds a rank gave up looking for rank 0
 looked_for_rank_0() { sed -n 's/.*could not join rank 0 within \([0-9]*\)[.0-9]* s:.*/\1/p' "$1.out" | head -1; }

@@ -124,8 +124,8 @@ hangs() # hangs NAME N RANK WHEN
 # asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
 {
-    local answer="all ranks have ended; --resume auto continues from the last checkpoint"
-    [ $how = forked ] || answer="stopping after this step or evaluation; Ctrl-C again stops at once"
+    local answer="all ranks have ended; to continue, use --save FILE --resume auto"
+    [ $how = forked ] || answer="stopping after this step or evaluation; press Ctrl-C again to stop at once"
     hit "${@:1:5}" CRASH_WHOM="$6"
     is_over "$1" $((128 + $(kill -l "$5"))) 5
     so "printed: $(cat "$1/err")" grep -qxF "$answer" "$1/err"

@@ -40,7 +40,7 @@ done
 check "bad: builds" build_with bad 03_ddp_fork \
     ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
 fails 3 ./bad -n 3 -p 5 --save nan.st
-says "rank 0/3 .*a gradient of some rank is not finite in epoch 1, at or before step 15$"
+says "rank 0/3 .*a gradient on some rank is not finite in epoch 1, at or before step 15$"
 lines 2
 check "nothing saved" not made nan.st
 fails 3 ./bad -n 2 -p 100 --save nan.st --max-steps 14

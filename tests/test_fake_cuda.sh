@@ -80,7 +80,7 @@ virtual_hash=$hash
 check "the same with delays" like "$virtual_hash" ./05-6 "${virtual[@]}"
 check "the same on two" like "$virtual_hash" "$tree/cuda/07_dist_eval/launch" -n 2 -- ./05-6 "${virtual[@]}"
 
-expect 1 "has no instructions for bf16" env FAKE_MAJOR=7 ./07 "${one[@]}" --amp bf16
+expect 1 "has no bf16 instructions" env FAKE_MAJOR=7 ./07 "${one[@]}" --amp bf16
 FAKE_MAJOR=7 check "fp16 works there" at_once trains ./07 "${one[@]}" --max-steps 1
 check "and is its type" grep -q "== amp: fp16" "$TMP/output"
 

@@ -32,7 +32,7 @@ for wrong in "other.txt --init" "fewer.txt -e --init" "other.txt --resume"; do
     # shellcheck disable=SC2086  # several words
     expect 1 "its ddp.vocabulary is" "$one" "${small[@]}" --epochs 2 --data text:$wrong 01_single_gpu.st
 done
-expect 1 "its ddp.heads is '2', not '4'" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
+expect 1 "its ddp.heads is '2', but must be '4'" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
 expect 1 "use the options of the run that saved it (--arch" \
     "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
 

@@ -92,7 +92,7 @@ abandoned 2 "$launch" -n 2 -- ./script.sh "$rank" all=follow,deaf,wait
 
 # --- signals ---------------------------------------------------------------------------------------------------------
 
-answer="stopping after this step or evaluation; Ctrl-C again stops at once"
+answer="stopping after this step or evaluation; press Ctrl-C again to stop at once"
 # asked SIGNAL TIMES STATUS MOST RULE...: launch gets SIGNAL TIMES times. It prints that it stops, ends with STATUS
 # within MOST s of the last signal, and names no rank.
 asked()

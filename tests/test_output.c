@@ -11,10 +11,11 @@ TEST(only_checkpoints_are_replaced)
     test_file("best.best", "{\"event\":\"config\"}\n", 19);
     EXPECT(output_claim(test_path("st"), &err), "%s", err.text);
     EXPECT(output_claim(test_path("empty"), &err), "%s", err.text);
-    EXPECT(!output_claim(test_path("text"), &err) && strstr(err.text, "text exists, and is not a checkpoint"),
+    EXPECT(!output_claim(test_path("text"), &err) && strstr(err.text, "text exists, but is not a readable checkpoint"),
            "%s", err.text);
     EXPECT(!output_claim(test_path("best"), &err) && strstr(err.text, "best.best exists"), "%s", err.text);
-    EXPECT(!output_claim(test_path(""), &err) && strstr(err.text, "exists, and is not a checkpoint"), "%s", err.text);
+    EXPECT(!output_claim(test_path(""), &err) && strstr(err.text, "exists, but is not a readable checkpoint"),
+           "%s", err.text);
 }
 
 TEST_MAIN

@@ -84,7 +84,8 @@ static Option *find(const Args *args, const char *typed, size_t length)
 
 void args_add(Args *args, const char *file, const Option *rows, int count)
 {
-    CHECK(args->count + count <= ARGS_MAX, "raise ARGS_MAX", "more than %d options", ARGS_MAX);
+    CHECK(args->count + count <= ARGS_MAX, "raise ARGS_MAX in common/args.h",
+          "there are more than %d options", ARGS_MAX);
     for (const Option *o = rows; o < rows + count; o++) {
         CHECK(!find(args, o->name, strlen(o->name)) && !(o->letter && find(args, &o->letter, 1)),
               "rename one of them", "--%s: another option has this name or letter", o->name);
@@ -243,7 +244,7 @@ static _Noreturn void print_help(const Args *args, bool all)
         else
             column = put_word(column, 18, name);
     }
-    printf("%s\n@FILE reads options from FILE. Options before --help change the values shown.\n",
+    printf("%s\n@FILE: read options from FILE. Options before --help change the values shown.\n",
            all ? "" : "\n");
     exit(fflush(stdout) == 0 ? 0 : EXIT_FAILED);
 }

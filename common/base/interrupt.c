@@ -45,7 +45,7 @@ void interrupt_silence(void) { silenced = true; }
 void interrupt_announce(void)
 {
     static const char said[] =
-        "\nstopping after this step or evaluation; Ctrl-C again stops at once\n";
+        "\nstopping after this step or evaluation; press Ctrl-C again to stop at once\n";
     ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
     (void)written;              // stderr may be closed
 }

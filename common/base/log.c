@@ -71,7 +71,7 @@ Log *log_new(const LogConfig *config, bool append)
         PROGRESS_DOING("opening", log->path);
         log->metrics = fopen(log->path, append ? "ae" : "we");
         CHECK(log->metrics, "give --metrics a file in a directory that exists and is writable",
-              "%s: open: %s", log->path, strerror(errno));
+              "cannot open %s: %s", log->path, strerror(errno));
     }
     return log;
 }
@@ -159,15 +159,15 @@ void log_event(Log *log, const char *event, json_t *members)
     enum { FLAGS = JSON_COMPACT | JSON_REAL_PRECISION(9) };
     json_t *line = json_pack("{s:s}", "event", event);
     CHECK(members && json_object_update_missing(line, members) == 0,
-          "is memory full, or a name (such as the host's) not UTF-8?",
-          "cannot write the event \"%s\" as JSON", event);
+          "use only UTF-8 in names, such as the host's",
+          "cannot write the event \"%s\" as JSON: out of memory, or a name is not UTF-8", event);
     json_decref(members);
     if (log->metrics && !ferror(log->metrics)) {    // an error was reported when it happened
         json_dumpf(line, log->metrics, FLAGS);
         fputc('\n', log->metrics);
         PROGRESS_WRITING(log->path);
         if (fflush(log->metrics) != 0)
-            WARN("training continues", "%s: write: %s: no more metrics are written", log->path,
+            WARN("", "cannot write %s: %s; training continues without more metrics", log->path,
                  strerror(errno));
     }
     json_decref(line);
@@ -269,5 +269,6 @@ void log_end(Log *log, uint64_t weight_hash, int threads)
     log_event(log, "end", json_pack("{s:s, s:i, s:f}", "weight_hash", hash, "threads", threads,
                                     "peak_rss_mb", (double)usage.ru_maxrss / 1024));
     log_say(log, "weight hash: %s", hash);
-    CHECK(!log->lost, "", "stdout: %s: some lines of the output are missing", strerror(log->lost));
+    CHECK(!log->lost, "", "cannot write to stdout: %s; some lines of the output are missing",
+          strerror(log->lost));
 }

@@ -21,9 +21,9 @@ static int temporary_fd;
 
 static const char directory_hint[] = "give a file in a directory that exists and is writable";
 
-static bool failed(const char *path, const char *call, const char *hint, Error *err)
+static bool failed(const char *path, const char *what, const char *hint, Error *err)
 {
-    return error_set(err, hint, "%.200s: %s: %s", path, call, strerror(errno));
+    return error_set(err, hint, "%.200s: %s: %s", path, what, strerror(errno));
 }
 
 // Is there no file, an empty one, or a checkpoint? A checkpoint begins with its header's length in
@@ -41,7 +41,7 @@ static bool may_replace(const char *path, Error *err)
     if (in && (n == 0 || (n == sizeof bytes && memcmp(bytes + 3, "\0\0\0\0\0{", 6) == 0)))
         return true;
     return error_set(err, "give a different file name, or remove this file",
-                     "%.400s exists, and is not a checkpoint", path);
+                     "%.400s exists, but is not a readable checkpoint", path);
 }
 
 static void remove_lock(void) { unlink(lock); }
@@ -76,23 +76,23 @@ FILE *replace_open(const char *path, Error *err)
     return file;
 }
 
-// Returns NULL, or the name of the call that failed.
+// Returns NULL, or what has failed.
 static const char *sync_and_rename(FILE *file, const char *path)
 {
     if (ferror(file) || fflush(file) != 0)
-        return "write";
+        return "cannot write";
     if (fsync(temporary_fd) != 0)
-        return "fsync";
-    return rename(temporary, path) == 0 ? NULL : "rename";
+        return "cannot fsync";
+    return rename(temporary, path) == 0 ? NULL : "cannot rename its temporary file";
 }
 
 bool replace_commit(FILE *file, const char *path, Error *err)
 {
-    const char *call = sync_and_rename(file, path);
-    if (call) {
-        failed(path, call, "a previous version of the file is unharmed", err);
+    const char *what = sync_and_rename(file, path);
+    if (what) {
+        failed(path, what, "check the disk; a previous version of the file is unharmed", err);
         unlink(temporary);
     }
     fclose(file);
-    return !call;
+    return !what;
 }

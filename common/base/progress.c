@@ -85,8 +85,8 @@ const char *progress_describe(const Progress *p, char text[PROGRESS_LINE])
     else if (p->step > 0)
         snprintf(where, sizeof where, "after step %lld of epoch %lld", (long long)p->step,
                  (long long)p->epoch);
-    snprintf(text, PROGRESS_LINE, "%s%s%.*s; %lld calls%s%.*s", where, p->file[0] ? ", " : "",
-             PROGRESS_TEXT - 1, p->file, (long long)p->calls, p->calls ? ", the last: " : "",
-             PROGRESS_TEXT - 1, p->call);
+    snprintf(text, PROGRESS_LINE, "%s%s%.*s; %lld call%s%s%.*s", where, p->file[0] ? ", " : "",
+             PROGRESS_TEXT - 1, p->file, (long long)p->calls, p->calls == 1 ? "" : "s",
+             p->calls ? ", the last: " : "", PROGRESS_TEXT - 1, p->call);
     return text;
 }

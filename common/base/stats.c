@@ -17,12 +17,13 @@ void fail_diverged(const Stats *stats, int64_t epoch, int64_t step)
     if (!own && own_rank() > 0)
         leave_to_rank_0();
     if (!own)
-        what = stats->bad_gradients > 0 ? "a gradient of some rank" : "some rank's loss";
+        what = stats->bad_gradients == 0 ? "some rank's loss"
+             : rank_count() > 1 ? "a gradient on some rank" : "a gradient";
     if (step == 0)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
                 "load an earlier checkpoint, or different weights",
                 "%s is not finite with the weights that were loaded", what);
-    fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
+    fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "try a smaller --lr or a --warmup",
             "%s is not finite in epoch %lld, at or before step %lld", what, (long long)epoch,
             (long long)step);
 }
@@ -32,9 +33,9 @@ void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
     if (own_rank() > 0)
         leave_to_rank_0();
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
-            fixed ? "choose a smaller --loss-scale, or leave the option out: then the scale adapts"
-                  : "a smaller --lr or a --warmup may help, or --amp bf16",
-            "gradients of some rank are not finite with a loss scale %s %g, in epoch %lld, at or "
-            "before step %lld", fixed ? "of" : "that has fallen to", scale, (long long)epoch,
-            (long long)step);
+            fixed ? "choose a smaller --loss-scale, or leave the option out"
+                  : "try a smaller --lr, a --warmup, or --amp bf16",
+            "gradients%s are not finite with a loss scale %s %g, in epoch %lld, at or before step "
+            "%lld", rank_count() > 1 ? " on some rank" : "", fixed ? "of" : "that has fallen to",
+            scale, (long long)epoch, (long long)step);
 }

@@ -54,15 +54,15 @@ static void write_event(char ph, int tid, double us, const char *name, const cha
         fprintf(out, ",\"args\":{\"%s\":\"%s\"}", ph == 'M' ? "name" : "call", arg);
     fputs("},\n", out);
     if (fflush(out) != 0)
-        WARN("training continues", "%s: write: %s: the rest of the timeline is missing", trace.path,
-             strerror(errno));
+        WARN("", "cannot write %s: %s; training continues, but the timeline is incomplete",
+             trace.path, strerror(errno));
 }
 
 static FILE *open_file(const char *mode)
 {
     FILE *file = fopen(trace.path, mode);
     CHECK(file, "give --trace a file in a directory that exists and is writable",
-          "%s: open: %s", trace.path, strerror(errno));
+          "cannot open %s: %s", trace.path, strerror(errno));
     return file;
 }
 
@@ -104,7 +104,7 @@ void trace_open(const char *path)
     snprintf(trace.path, sizeof trace.path, "%s", path);
     FILE *file = open_file("we");
     fputs("[\n", file);
-    CHECK(fclose(file) == 0, "", "%s: write: %s", path, strerror(errno));
+    CHECK(fclose(file) == 0, "", "cannot write %s: %s", path, strerror(errno));
     is_open = true;
 }
 

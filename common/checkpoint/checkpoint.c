@@ -154,7 +154,7 @@ static bool check_numbers(const Named *n, const char *hint, Error *err)
                    : integers ? (double)((const int64_t *)n->t.data)[i]
                               : ((const double *)n->t.data)[i];
         if (!(x >= n->least && x <= n->most))
-            return error_set(err, hint, "%s: number %lld is %g, which is out of range", n->t.name,
+            return error_set(err, hint, "%s[%lld] is %g, which is out of range", n->t.name,
                              (long long)i, x);
     }
     progress_beat();
@@ -247,7 +247,7 @@ static bool read_list(const Contents *c, const StFile *file, Error *err)
         const char *key = mine.list[i][0], *wanted = mine.list[i][1];
         const char *there = st_metadata(file, key);
         if (there && wanted && strcmp(there, wanted) != 0)
-            return error_set(err, "", "its %s is '%.99s', not '%.99s'", key, there, wanted);
+            return error_set(err, "", "its %s is '%.99s', but must be '%.99s'", key, there, wanted);
     }
     for (int i = 0; i < file->count; i++)
         others += strncmp(file->tensors[i].name, "ddp.", 4) != 0;
@@ -256,14 +256,14 @@ static bool read_list(const Contents *c, const StFile *file, Error *err)
             return false;
         others -= strncmp(n->t.name, "ddp.", 4) != 0 && st_find(file, n->t.name);
     }
-    return others == 0 || error_set(err, "", "it has %d tensors that are not part of a %s", others,
-                                    c->model->config.arch);
+    return others == 0 || error_set(err, "", "it has %d tensor%s that a %s does not have", others,
+                                    others == 1 ? "" : "s", c->model->config.arch);
 }
 
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err)
 {
     static const char misfit[] = "use the options of the run that saved it (--arch, --data, "
-                                 "--optim, --block, ...); --init needs only the weights";
+                                 "--optim, --block, ...); with --init, only the network must match";
     StFile file;
     Contents c;
     Error inner;
@@ -296,7 +296,7 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
     if (!output_claim(save, err))
         return false;
     if (!(from && same_file(save, from)) && stat(save, &st) == 0 && st.st_size > 0)
-        WARN("--resume auto continues it; rename it to keep it",
+        WARN("to continue from it, use --resume auto; to keep it, rename it",
              "%.300s: this run will overwrite this checkpoint", save);
     return true;
 }
@@ -342,7 +342,7 @@ static void check_options(Args *args, void *config)
 {
     const CheckpointConfig *c = config;
     if (c->evaluate && !c->resume && !c->init)
-        args_reject(args, "evaluate", "needs weights: --resume FILE or --init FILE");
+        args_reject(args, "evaluate", "needs weights; give --resume FILE or --init FILE");
     if (c->resume && c->init)
         args_reject(args, "resume", "cannot be combined with --init: both load weights");
     if (c->resume && strcmp(c->resume, "auto") == 0 && !c->save)
@@ -363,7 +363,7 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
           "resume from FILE (auto: from the file of --save, if it exists)",
           .local = true, .first = true },
         { "init", 0, ARG_STRING, &c->init, "FILE",
-          "begin with the weights in FILE, from --save or torchvision", .local = true },
+          "start from the weights in FILE, a checkpoint of --save or torchvision", .local = true },
         { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
           "only evaluate the weights of --resume or --init", .first = true }));
     args_check(args, check_options, c);

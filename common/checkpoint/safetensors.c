@@ -24,10 +24,14 @@ static bool header_length(const unsigned char *bytes, size_t size, size_t *lengt
     uint64_t n = 0;
     memcpy(&n, bytes, size < 8 ? size : 8);
     *length = (size_t)n;
-    return (size >= 8 && n <= HEADER_MAX && n <= size - 8)
-           || error_set(err, "the file is damaged, or not safetensors, or its header is too long",
-                        "it has %zu bytes; its header would have %llu, and at most %d are read",
-                        size, (unsigned long long)n, HEADER_MAX);
+    if (size < 8)
+        return error_set(err, damaged, "it is too short: its size is %zu", size);
+    if (n > HEADER_MAX)
+        return error_set(err, damaged, "its header claims %llu bytes, but the maximum is %d",
+                         (unsigned long long)n, HEADER_MAX);
+    return n <= size - 8
+           || error_set(err, damaged, "its header claims %llu bytes, but only %zu follow",
+                        (unsigned long long)n, size - 8);
 }
 
 // A type's name ends with the bits of an element: F32, BF16, I64. A BOOL takes one byte.
@@ -148,7 +152,7 @@ bool st_open(StFile *file, const char *path, Error *err)
     FILE *in = fopen(path, "re");
     if (!in)
         return error_set(err, "check the path, and that you may read the file",
-                         "%.200s: open: %s", path, strerror(errno));
+                         "cannot open %.200s: %s", path, strerror(errno));
     unsigned char *bytes = read_file(in, &size, &inner);
     fclose(in);
     return (bytes && st_parse(file, bytes, size, &inner))
@@ -197,7 +201,8 @@ static char *header_text(const StTensor *tensors, int count, const char *const (
         offset = end;
     }
     char *text = json_dumps(header, JSON_COMPACT);
-    CHECK(text, "", "out of memory, or a tensor's name is not UTF-8");
+    CHECK(text, "", "cannot write a checkpoint's header: out of memory, or a tensor's name is not "
+          "UTF-8");
     json_decref(header);
     return text;
 }

@@ -86,9 +86,9 @@ void call_lost(const Comm *comm, const Call *call, const char *why)
             leave_at_once(128 + signal);
         nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
     }
-    FAIL(call ? "another rank has ended or is unreachable; its last output may say why"
-              : "another rank has ended, or its machine is unreachable, or another program has "
-                "connected to a port of a rank",
+    FAIL(call ? "another rank has ended or is unreachable: check its last output"
+              : "another rank has ended or is unreachable, or another program has connected to a "
+                "rank's port: check the ranks' last output",
          "rank %d of %d lost another rank in %s: %s", comm->rank, comm->size,
          call_describe(comm, call, text), reason);
 }

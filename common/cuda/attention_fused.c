@@ -260,17 +260,17 @@ static const char *why_not(const Ops *ops, const OpSpec *s, const FusedProblem *
     if (s->dropout.rate > 0)
         return "it has dropout";
     if (ops->config.deterministic)
-        return "with --deterministic";
+        return "it would not be deterministic";
     if (ops->device->major < 8)
         return "the GPU's compute capability is below 8.0";
     if (f->d % 8 != 0 || f->d > 128)
-        return "the width of a head is not 8, 16, ... 128";
+        return "a head's width is not a multiple of 8 up to 128";
     if (f->T == 1)
         return "a window has only one token";
     if (version == 91000 || version == 91001)
-        return "this version of cuDNN has a bug; 9.10.2 does not";
+        return "this version of cuDNN has a bug: use 9.10.2 or later";
     if (version <= 91500 && f->T % 128 != 0)
-        return "before cuDNN 9.15.1, windows must be multiples of 128";
+        return "before cuDNN 9.15.1, --block must be a multiple of 128";
     return NULL;
 }
 
@@ -298,7 +298,7 @@ Fused *fused_new(const Op *op)
     const char *reason = why_not(ops, s, &f);
     const struct FusedPlans *plans = reason ? NULL : find_plans(ops, &f);
     if (plans && !plans->made)
-        reason = "cuDNN has no plan, or no libnvrtc to compile it";
+        reason = "cuDNN has no plan for it, or no libnvrtc to compile one";
     say(ops, reason);
     if (reason)
         return NULL;

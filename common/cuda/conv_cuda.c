@@ -244,8 +244,8 @@ void *conv_new(const Op *op)
     Conv *conv = xcalloc(1, sizeof *conv);
     const OpSpec *spec = &op->spec;
     ConvProblem problem = conv_problem(spec, cudnn_type(spec->x.type));
-    CHECK(spec->x.type != TYPE_BF16 || op->ops->device->major >= 8, "--amp fp16 works on this GPU",
-          "GPU %d (%s) has no instructions for bf16: they need compute capability 8.0",
+    CHECK(spec->x.type != TYPE_BF16 || op->ops->device->major >= 8, "use --amp fp16",
+          "GPU %d (%s) has no bf16 instructions: they need compute capability 8.0 or higher",
           op->ops->device->index, op->ops->device->name);
     device_use(op->ops->device);
     conv->ops = op->ops;

@@ -36,8 +36,8 @@ static const char hint_driver[] =
     "install an NVIDIA driver that is new enough (nvidia-smi prints the version of an installed "
     "one), or train on the CPU (./ddp run STEP --backend cpu, or build/cpu/STEP/train)";
 static const char hint_device[] =
-    "nvidia-smi shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them; to train on the CPU: "
-    "./ddp run STEP --backend cpu, or build/cpu/STEP/train";
+    "check nvidia-smi -L and CUDA_VISIBLE_DEVICES; to train on the CPU: ./ddp run STEP --backend "
+    "cpu, or build/cpu/STEP/train";
 static const char hint_memory[] =
     "use a smaller batch (-b) or model, or fewer ranks on this GPU (-n); nvidia-smi shows what "
     "else uses its memory";
@@ -113,9 +113,9 @@ static void check_device_exists(int index)
     int count = count_gpus();
     CHECK(count >= 0, hint_driver,
           "there is no NVIDIA driver on this machine, or this container was started without GPUs");
-    CHECK(count > 0, hint_device, "there is no GPU that this process may use");
+    CHECK(count > 0, hint_device, "there is no GPU that this process can see");
     CHECK(index >= 0 && index < count, hint_device,
-          "there is no GPU %d: this process has %d in all, numbered from 0", index, count);
+          "there is no GPU %d: this process sees %d in all, numbered from 0", index, count);
 }
 
 static cudaStream_t new_stream(const char *name)

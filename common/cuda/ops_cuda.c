@@ -8,8 +8,8 @@
 // --- errors --------------------------------------------------------------------------------------
 
 static const char hint_libraries[] =
-    "the GPU needs free memory (see nvidia-smi), and the libraries must be those that this program "
-    "was built for (see ./ddp doctor)";
+    "check that the GPU has free memory (nvidia-smi), and that the libraries are those that this "
+    "program was built for (./ddp doctor)";
 
 void cudnn_failed(cudnnStatus_t status, const char *call, const char *file, int line)
 {

@@ -27,24 +27,24 @@ typedef struct KnownSet {
 // of pictures; its mean and deviation are ImageNet's, as in torchvision's examples.
 static const KnownSet known_sets[] = {
     { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
-      "./ddp data fashion-mnist downloads it", idx_read, 10, false, { 0.2860f }, { 0.3530f },
+      "download it: ./ddp data fashion-mnist", idx_read, 10, false, { 0.2860f }, { 0.3530f },
       { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
         "Ankle boot" } },
-    { "cifar10", "cifar-10-batches-bin", NULL, "./ddp data cifar10 downloads it", cifar10_read, 10,
+    { "cifar10", "cifar-10-batches-bin", NULL, "download it: ./ddp data cifar10", cifar10_read, 10,
       true, { 0.4914f, 0.4822f, 0.4465f }, { 0.2023f, 0.1994f, 0.2010f },
       { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
         "truck" } },
     { "synthetic", NULL, NULL, NULL, synthetic_make, 10, true, { 0.5f, 0.5f, 0.5f },
       { 0.25f, 0.25f, 0.25f } },
-    { "cifar100", "cifar-100-binary", NULL, "./ddp data cifar100 downloads it", cifar100_read, 100,
+    { "cifar100", "cifar-100-binary", NULL, "download it: ./ddp data cifar100", cifar100_read, 100,
       true, { 0.5071f, 0.4865f, 0.4409f }, { 0.2673f, 0.2564f, 0.2762f } },
-    { "mnist", "mnist", NULL, "./ddp data mnist downloads it", idx_read, 10,
+    { "mnist", "mnist", NULL, "download it: ./ddp data mnist", idx_read, 10,
       false, { 0.1307f }, { 0.3081f },
       { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" } },
-    { "shakespeare", "shakespeare/input.txt", NULL, "./ddp data shakespeare downloads it",
+    { "shakespeare", "shakespeare/input.txt", NULL, "download it: ./ddp data shakespeare",
       text_read, .jitter = true },
     { "words", NULL, "/usr/share/dict/words",
-      "./ddp setup installs it (the package wamerican); or --data text:FILE", words_read,
+      "install it: ./ddp setup (package wamerican); or use --data text:FILE", words_read,
       .jitter = true },
     { "text", NULL, NULL, "name a file that can be read: --data text:FILE", text_read,
       .jitter = true },
@@ -159,8 +159,8 @@ static bool set_open(Data *data, const DataConfig *config, int64_t seed, Error *
     char found[PATH_MAX];
     const KnownSet *set = set_choose(config->data, &path, found);
     if (set == folder && data_file_missing(path))
-        return error_set(err, "--help names the data sets", "--data %s: no such data set or folder",
-                         path);
+        return error_set(err, "see --help for the data sets",
+                         "--data %s: no such data set or folder", path);
     place = set->place ? set->place : set->system_place ? set->system_place : "path after it";
     if (!path && set->read != synthetic_make)
         return error_set(err, set->hint, "--data %s: there is no %s%s", set->name,
@@ -176,7 +176,7 @@ static bool set_open(Data *data, const DataConfig *config, int64_t seed, Error *
 static bool dataset_cut(Dataset *set, int count, const char *option, const char *name, Error *err)
 {
     if (count > set->count)
-        return error_set(err, "0 uses all samples", "%s %d: this part of %s has only %d samples",
+        return error_set(err, "use 0 for all samples", "%s %d: this part of %s has only %d samples",
                          option, count, name, set->count);
     if (count > 0 && set->pictures)
         pictures_cut(set, count);

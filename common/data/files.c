@@ -23,7 +23,7 @@ bool data_file_load(const char *path, size_t most, FileBytes *to, Error *err)
     PROGRESS_DOING("reading", path);
     gzFile in = gzopen(path, "rbe");
     if (!in)
-        return error_set(err, "", "%s: %s", path, strerror(errno));
+        return error_set(err, "", "cannot open %s: %s", path, strerror(errno));
     for (to->size = 0; got > 0 && to->size <= most; to->size += (size_t)got) {
         if (to->capacity - to->size < CHUNK) {
             to->capacity = 2 * to->capacity + CHUNK;

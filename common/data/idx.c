@@ -31,8 +31,8 @@ static bool items_read(FileBytes *file, const char *path, int dimensions, size_t
         return false;
     const uint8_t *at = file->bytes;
     if (file->size < header || big_endian(at) != magic)
-        return error_set(err, hint, "%s is not an IDX file that begins with the number %08x",
-                         path, magic);
+        return error_set(err, hint, "%s is not an IDX file, or is truncated: it must begin with "
+                         "0x%08x", path, magic);
     const uint32_t items = big_endian(at + 4);
     if (items == 0 || file->size != header + items * bytes)
         return error_set(err, hint, "%s: its header claims %u items, but the file has %zu bytes",

@@ -75,7 +75,7 @@ static bool set_add(Data *data, Dataset *set, const char *dir, const char *part,
     p->dir = xstrdup(dir);
     p->class_names = xcalloc(set->classes + 1, sizeof *p->class_names);
     FILE *all = open_memstream(&p->names, &bytes);
-    CHECK(all, "", "out of memory");
+    CHECK(all, "", "out of memory: no room for the names of the pictures");
     bool good = set->classes > 0;
     for (int i = 0; i < set->classes; i++) {
         p->class_names[i] = xstrdup(folders[i]->d_name);

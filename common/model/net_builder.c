@@ -12,7 +12,8 @@ static bool adds_gradients(const Layer *layer)
 static int next_part(Net *net, int value)
 {
     int most = value == 0 || adds_gradients(&net->layers[value - 1]) ? 2 : 1;
-    CHECK(net->readers[value] < most, "docs/your_network.md lists outputs that two layers may read",
+    CHECK(net->readers[value] < most,
+          "see docs/your_network.md for the outputs that two layers may read",
           "more than %d layer%s of the network read%s output %d (0: the batch)", most,
           most > 1 ? "s" : "", most > 1 ? "" : "s", value);
     return net->readers[value]++;

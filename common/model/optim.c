@@ -68,10 +68,10 @@ void optim_options(Args *args, OptimConfig *c)
           .needs = "optim=sgd" },
         { "nesterov", 0, ARG_FLAG, &c->nesterov, NULL, "use Nesterov's momentum",
           .needs = "momentum" },
-        { "beta1", 0, ARG_DOUBLE, &c->beta1, "B", "AdamW: how much of the mean gradient a step "
-          "keeps", .max = 0.999999, .needs = "optim=adamw" },
-        { "beta2", 0, ARG_DOUBLE, &c->beta2, "B", "AdamW: how much of the mean square gradient a "
-          "step keeps", .max = 0.999999, .needs = "optim=adamw" },
+        { "beta1", 0, ARG_DOUBLE, &c->beta1, "B", "AdamW: decay rate of the running mean of "
+          "gradients", .max = 0.999999, .needs = "optim=adamw" },
+        { "beta2", 0, ARG_DOUBLE, &c->beta2, "B", "AdamW: decay rate of the running mean of "
+          "squared gradients", .max = 0.999999, .needs = "optim=adamw" },
         { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W",
           "weight decay (AdamW: only for matrices and convolutions)", .max = 1e3 },
         { "schedule", 0, ARG_CHOICE, &c->schedule, "constant|step|cosine",
@@ -86,7 +86,7 @@ void optim_options(Args *args, OptimConfig *c)
           "cosine: steps until --min-lr (0: the whole run)", .max = 1e9,
           .needs = "schedule=cosine" },
         { "warmup", 0, ARG_STRING, &c->warmup, "N|Nsteps",
-          "how long the rate rises linearly at the start: N epochs or N steps" }));
+          "warm-up: the rate rises linearly for the first N epochs or N steps" }));
     args_check(args, check_options, c);
 }
 

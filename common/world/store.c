@@ -40,7 +40,7 @@ static StoreHead ask(Store *s, StoreHead request, const void *sent, void **value
         lost = store_receive(s->socket, &answer, value, STORE_MOST);
     if (lost) {
         usleep((useconds_t)(1e6 * death_delay));
-        WARN("rank 0's last output, or its machine's log, may show why", "rank 0 (%s) is lost: %s",
+        WARN("check rank 0's last output and its machine's log", "rank 0 (%s) is lost: %s",
              s->rank0, lost);
     }
     if (lost || answer.what == STORE_END)
@@ -58,8 +58,9 @@ static int64_t request(const World *world, StoreWhat what, const char *key, cons
     StoreHead head = { .what = what, .bytes = (uint32_t)bytes }, answer;
     void *received = NULL;
     const void *value;
-    CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "a key has at most 63 bytes, a value 16 "
-          "MiB", "store: %.80s, or its value of %zu bytes, is too long", key, bytes);
+    CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "use at most 63 bytes for a key, and 16 "
+          "MiB for a value", "store: the key '%.80s' or its value of %zu bytes is too long", key,
+          bytes);
     memcpy(head.key, key, strlen(key));
     if (s->rank == 0) {
         answer = store_answer(0, &head, sent, &value);
@@ -156,7 +157,7 @@ static bool hello(const StoreConfig *c, Store *s, Error *err)
     else if (!why && head.what == STORE_NO)
         error_set(err, "", "rank 0 refuses this rank: %.*s", (int)head.bytes, (char *)value);
     else
-        error_set(err, "", "port %d of %s: %s", c->place.port, c->place.address,
+        error_set(err, "", "%s:%d: %s", c->place.address, c->place.port,
                   why ? why : "a different program or version of ddp.c answers there");
     free(value);
     return !why && head.what == STORE_DONE;
@@ -182,9 +183,9 @@ static void find_rank0(StoreConfig c, Store *s)
         interrupt_leave();
         usleep(100000);
         waited = clock_now() - begun;
-        CHECK(c.timeout == 0 || waited < c.timeout, "check that this run's rank 0 runs and listens "
-              "there", "rank %d of %d could not join rank 0 within %.3g s: %s", c.rank, c.size,
-              c.timeout, error.text);
+        CHECK(c.timeout == 0 || waited < c.timeout, "check that rank 0 of this run is running and "
+              "can be reached", "rank %d of %d could not join rank 0 within %.3g s: %s", c.rank,
+              c.size, c.timeout, error.text);
         if (early && waited >= early_line)
             WARN("", "rank %d of %d could not join rank 0 within %.3g s, and tries again: %s",
                  c.rank, c.size, waited, error.text);

@@ -132,11 +132,11 @@ static bool is_refused(const StoreHead *head, const StoreHello *new, char reason
     else if (strncmp(new->run, c->run, STORE_NAME) != 0)
         snprintf(reason, STORE_REASON, "it is from a different run: choose a different port");
     else if (new->size != c->size)
-        snprintf(reason, STORE_REASON, "its world size is %d, but rank 0's is %d", new->size,
-                 c->size);
+        snprintf(reason, STORE_REASON, "its world size is %d, but rank 0's is %d: set the same "
+                 "world size on all ranks", new->size, c->size);
     else if (p->here && (p->pid != new->pid || strcmp(p->host, new->host) != 0))
-        snprintf(reason, STORE_REASON, "rank %d has joined already (%s, pid %d): do two machines "
-                 "have the same --node-rank?", new->rank, p->host, p->pid);
+        snprintf(reason, STORE_REASON, "rank %d has joined already (%s, pid %d): check that "
+                 "no two machines have the same --node-rank", new->rank, p->host, p->pid);
     return reason[0];
 }
 
@@ -290,9 +290,9 @@ static void report_missing(double now, double waited, bool ends)
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
             there--;
         }
-    WARN("check that the missing ranks run, have rank 0's address, and are not stopped by a "
-         "firewall", "only %d of %d ranks connected within %.3g s; %s: %s", there, size, waited,
-         ends ? "missing" : "waiting for", missing);
+    WARN("check that the missing ranks run, have rank 0's address and port, and are not stopped by "
+         "a firewall", "only %d of %d ranks connected within %.3g s; %s rank%s %s", there, size,
+         waited, ends ? "missing:" : "waiting for", size - there > 1 ? "s" : "", missing);
 }
 
 // Ends the run if a rank has died. First gives a supervisor death_delay to notice the death.
@@ -307,7 +307,7 @@ static void judge_deaths(double now)
     if (!dead || (supervised && now < dead->ended + death_delay))
         return;
     name_peer(dead, now, text);
-    WARN("with --save, --resume auto continues from the last checkpoint", "lost %s", text);
+    WARN("to continue from the last checkpoint, use --save FILE --resume auto", "lost %s", text);
     usleep(supervised ? 0 : (useconds_t)(1e6 * death_delay));
     store_end_all();
 }
@@ -378,8 +378,8 @@ void store_serve(const StoreConfig *config)
         fcntl(config->socket, F_SETFL, 0);      // makes accept wait
         CHECK(listen(config->socket, SOMAXCONN) == 0,
               "another program may be using it (ss -ltnp shows which): choose a different "
-              "--master-port", "cannot listen on port %d of %s: %s", config->place.port,
-              config->place.address, strerror(errno));
+              "--master-port", "cannot listen on %s:%d: %s", config->place.address,
+              config->place.port, strerror(errno));
         pthread_detach(thread_start(accept_all, NULL, "the store"));
     }
     pthread_detach(thread_start(watch, NULL, "the watchdog"));

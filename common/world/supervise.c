@@ -12,7 +12,8 @@ int exit_code(int status)
 
 void report_death(int rank, int size, pid_t pid, int status)
 {
-    static const char resume[] = "with --save, --resume auto continues from the last checkpoint",
+    static const char resume[] = "to continue from the last checkpoint, use --save FILE "
+                                 "--resume auto",
                       memory[] = "if you did not kill it, memory probably ran out (dmesg shows "
                                  "that): use a smaller batch or fewer ranks";
     int code = exit_code(status), number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;

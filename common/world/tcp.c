@@ -59,9 +59,12 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err)
             memcpy(address, to_place((const Address *)i->ifa_addr).address, TCP_ADDRESS);
     }
     freeifaddrs(all);
-    return found || error_set(err, "ip -brief address lists this machine's interfaces", "no "
-                              "interface%s%s is up and has an IPv4 address",
-                              interface ? " " : " but ", interface ? interface : "the loopback");
+    static const char hint[] = "list this machine's interfaces with ip -brief address";
+    if (!found && interface)
+        error_set(err, hint, "interface %s is missing, is down, or has no IPv4 address", interface);
+    else if (!found)
+        error_set(err, hint, "no interface except the loopback is up and has an IPv4 address");
+    return found;
 }
 
 void tcp_set_library_interface(const char *interface)
@@ -83,7 +86,7 @@ int tcp_bind(TcpPlace *place)
           "-brief address lists a machine's addresses)", "%s is not an address of this machine",
           place->address);
     CHECK(good, "another program may be using it (ss -ltnp shows which): choose a different "
-          "--master-port", "cannot listen on port %d of %s: %s", place->port, place->address,
+          "--master-port", "cannot listen on %s:%d: %s", place->address, place->port,
           strerror(errno));
     *place = tcp_place(bound);
     return bound;
@@ -112,7 +115,7 @@ int tcp_connect(const TcpPlace *place, double seconds, Error *err)
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
     if (connect(connection, (struct sockaddr *)&to, sizeof to) == 0)
         return connection;
-    error_set(err, "", "cannot connect to port %d of %s: %s", place->port, place->address,
+    error_set(err, "", "cannot connect to %s:%d: %s", place->address, place->port,
               strerror(errno == EINPROGRESS ? ETIMEDOUT : errno));
     if (connection >= 0)
         close(connection);

@@ -89,7 +89,7 @@ static std::shared_ptr<gloo::transport::Device> listen_without_signals(const cha
     try {
         device = gloo::transport::tcp::CreateDevice(address);
     } catch (const std::exception &e) {
-        FAIL("choose one of this machine's interfaces (--iface)", "Gloo cannot listen at %s: %s",
+        FAIL("choose one of this machine's interfaces (--iface)", "Gloo cannot listen on %s: %s",
              address, e.what());
     }
     pthread_sigmask(SIG_SETMASK, &kept, nullptr);

@@ -40,8 +40,8 @@ static void check_result(const Comm *comm, const Call *call, ncclResult_t result
         call_lost(comm, call, more);
     FAIL(result == ncclUnhandledCudaError
              ? "if the GPU's memory is full (nvidia-smi), use fewer ranks on it (-n) or a smaller "
-               "batch (-b); NCCL_DEBUG=INFO makes NCCL print more"
-             : "NCCL_DEBUG=INFO makes NCCL print more",
+               "batch (-b); for more output, set NCCL_DEBUG=INFO"
+             : "for more output, set NCCL_DEBUG=INFO",
          "NCCL: %s: %s: %s", call_describe(comm, call, text), ncclGetErrorString(result),
          more ? more : "");
 }
