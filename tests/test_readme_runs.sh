@@ -15,7 +15,7 @@
 # shellcheck disable=SC2016  # code in single quotes
 . "$SRC/tests/test.sh"
 type -P perl >/dev/null || { echo "skipped: there is no perl"; exit 77; }
-for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DDP_TOKEN DDP_LISTEN DDP_SLURM_DIR DDP_EXERCISES \
+for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DDP_TOKEN DDP_LISTEN DDP_SLURM_DIR \
     DDP_EXERCISES_WORK OMP_NUM_THREADS "${!SLURM_@}"; do
     unset "$name"
 done

@@ -7,7 +7,7 @@
 # The learner's files are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/, and what a check
 # compiles and writes in .build/ID/.
 #
-# DDP_BUILD: the build to link with (build/). DDP_EXERCISES and DDP_EXERCISES_WORK replace the two folders.
+# DDP_BUILD: the build to link with (build/). DDP_EXERCISES_WORK replaces exercises-work/.
 #
 # shellcheck disable=SC2128,SC2178  # step_command's `command` is an array
 set -euo pipefail
@@ -15,7 +15,7 @@ self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}
 # shellcheck source=tools/shell.sh
 . "$root/tools/shell.sh"
-exercises=${DDP_EXERCISES:-$root/exercises}
+exercises=$root/exercises
 work=$(readlink -m "${DDP_EXERCISES_WORK:-$root/exercises-work}")
 build=$(readlink -m "${DDP_BUILD:-$root/build}")
 plans=$root/docs/workshop/plan.txt

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import scaling_model
-from plot import FILE_ERRORS, end_with, read_events, view_of, draw_curves, write_page
+from plot import FILE_ERRORS, draw_curves, end_with, read_events, view_of
 
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
 COMPUTE = r"forward|loss|backward|optimizer|cast|unscale|clip"
@@ -105,15 +105,12 @@ def read_run(paths):
     """-> {rank: its lanes}, the options and facts of the metrics' first line"""
     ranks, config = defaultdict(dict), {}
     for path in paths:
-        view = view_of(path)[1]
-        if view is draw_curves:
+        if view_of(path)[1] is draw_curves:
             events = list(read_events(path))
             config = config or next((e for e in events if e.get("event") == "config"), {})
-        elif view is write_page:
+        else:
             for lane, spans in read_timeline(path).items():
                 ranks[lane[0]][lane] = spans
-        else:
-            raise ValueError(f"{path} is neither a timeline (--trace) nor metrics")
     if not ranks:
         raise ValueError("there is no timeline among these files; make one with --trace RUN.json")
     return dict(sorted(ranks.items())), config
