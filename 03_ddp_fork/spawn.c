@@ -23,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
+enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: seconds before ranks are killed
 
 static pid_t pids[RANKS_MAX];               // each rank's process; 0: it has ended
 static volatile sig_atomic_t asked;         // the signal that asked the parent to end, or 0

@@ -89,7 +89,7 @@ static void set_number(const char *name, long long value)
     setenv(name, text, 1);
 }
 
-// The socket stays open over restarts, so that no other program can take the port.
+// The socket stays open across restarts, so that no other program can take the port.
 static void bind_place(Launch *l)
 {
     if (l->nodes > 1 && !l->master)

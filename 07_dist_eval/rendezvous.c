@@ -66,7 +66,7 @@ static bool inherit_socket(StoreConfig *store)
     store->socket = number("DDP_LISTEN");
     unsetenv("DDP_LISTEN");
     return store->socket > STDERR_FILENO &&
-           tcp_place(store->socket, false).port == store->place.port;
+           tcp_place(store->socket).port == store->place.port;
 }
 
 // Every rank knows rank 0's address and port. On one host, without --iface, the loopback is enough.

@@ -1,5 +1,5 @@
 // agree.h - before training, ranks exchange values, for example to compare their options. Each
-// function is one gather (world.h); all ranks make the same calls in the same order.
+// function calls store_gather, so all ranks must make the same calls in the same order.
 #pragma once
 #include "world.h"
 
@@ -7,10 +7,10 @@
 // if they are -1.
 void agree_neighbours(World *world);
 
-// All ranks must have the same value. Otherwise rank 0 prints both versions of the first line that
-// differs, and ends the run.
+// All ranks must have the same value. Otherwise rank 0 prints its first line that differs, and the
+// line that a different rank has there, and ends the run. what: the value's name, for the message.
 void agree_same(const World *world, const char *what, const char *value);
-// How many ranks before this one have the same value, such as their GPU. Sets *different to the
+// Returns how many lower ranks have this rank's value, for example its GPU. Sets *different to the
 // number of different values.
 int agree_place(const World *world, const char *what, const char *value, int *different);
 

@@ -4,11 +4,11 @@
 //   Args args = { 0 };
 //   args_add(&args, ARGS_ROWS({ "epochs", 0, ARG_INT, &config->epochs, "N", "passes over the data",
 //                               .min = 1, .max = 1e6 }));
-//   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 if it has a letter
+//   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; with the letter 'e': -e 3, -e3
 //
-// The word @FILE stands for the words in FILE, for example a recipe. Spaces and line breaks
-// separate its words, and a word that begins with # begins a comment. It may contain another @FILE.
-// If an option has several values, the last one counts.
+// The word @FILE is replaced by the words in FILE, for example a recipe. Spaces and line breaks
+// separate the words in FILE, a word that begins with # begins a comment, and FILE may contain
+// another @FILE. If an option is given more than once, its last value counts.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@ typedef enum ArgType {
     ARG_INT64,  // int64_t, up to 2^53
     ARG_DOUBLE, // double
     ARG_STRING, // const char *
-    ARG_CHOICE, // const char *, one of metavar ("a|b|c")
+    ARG_CHOICE, // const char *, one of the values that metavar lists ("a|b|c")
 } ArgType;
 
 typedef struct Option {
@@ -29,11 +29,11 @@ typedef struct Option {
     void *value;
     const char *metavar;   // the value's name in --help; for ARG_CHOICE the choices
     const char *help;
-    double min, max;       // of a number, inclusive
+    double min, max;       // the smallest and the largest number allowed
     bool local;            // may differ between the processes of a run
-    bool first;            // --help explains it first
-    const char *needs;     // the option without which this one has no effect, and its value.
-                           // "momentum": any but 0, no or "". "amp=auto|fp16": one of these
+    bool first;            // --help explains this option; --help all explains every option
+    const char *needs;     // "amp=auto|fp16": has an effect only if --amp has one of these values;
+                           // "momentum": only if --momentum is not 0, no or empty
 } Option;
 
 struct Args;
@@ -43,30 +43,29 @@ enum { ARGS_MAX = 80 };
 typedef struct Args {
     Option rows[ARGS_MAX];
     enum ArgsSetter { SET_BY_NOBODY, SET_BY_USER, SET_BY_DEFAULT } set_by[ARGS_MAX];
-    const char *files[ARGS_MAX];    // the file that added the row, for --help
+    const char *files[ARGS_MAX];    // the source file that added each row, for --help
     int count;
     struct { ArgsCheck *check; void *config; } checks[8];
     int check_count;
     const char *program, *summary;  // for --help; program is argv[0]
-    const char *operands;           // what may follow the options, for --help; or NULL
-    char **rest;                    // the words from the first that is not an option, or after
-                                    // "--"; ends with NULL
+    const char *operands;           // what may follow the options, as --help prints it; or NULL
+    char **rest;                    // the words after the options, without "--"; ends with NULL
     const char *file;               // the @FILE that is being read, or NULL
-    int line;                       // in that file
+    int line;                       // the number of the line that is being read in `file`
 } Args;
 
 #define ARGS_ROWS(...) \
     __FILE__, (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
 void args_add(Args *args, const char *file, const Option *rows, int count);
 
-// args_parse calls check(args, config) after it has read the words. Use it for defaults that depend
-// on other options (args_default), and for rules that a row cannot express (args_reject).
+// args_parse calls check(args, config) after it has read the words. A check sets defaults that
+// depend on other options (args_default), and enforces rules that no row can express (args_reject).
 void args_check(Args *args, ArgsCheck *check, void *config);
 
-// Fills the variables. --help prints and exits 0. A wrong option or value, and an option without
-// effect, end the program with one line on stderr and status 2. The defaults are what the variables
-// hold before the call. First opens /dev/null for stdin, stdout and stderr where they are closed,
-// so call it before opening any file.
+// Fills the variables, whose values before the call are the defaults. --help prints and exits 0. A
+// wrong option or value, and an option without effect, end the program with one line on stderr and
+// status 2. If stdin, stdout or stderr is closed, opens /dev/null in its place: so call args_parse
+// before opening any file.
 void args_parse(Args *args, int argc, char **argv);
 
 // Sets an option that neither the user nor an earlier call has set.
@@ -78,8 +77,8 @@ bool args_given(const Args *args, const char *option);
 // Does the option have one of these values ("a|b")?
 bool args_is(const Args *args, const char *option, const char *values);
 
-// One line "--name value" for each option that must be the same in all processes that compute
-// together. The caller frees it.
+// One line "--name value" for each option that must be the same in all processes of a run (not
+// `local`). The caller frees the text.
 char *args_shared(const Args *args);
 
 // All options as a JSON object: {"epochs":5,"batch_size":256}. The caller frees it with

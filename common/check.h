@@ -8,13 +8,13 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-// EXIT_RANKS_DIFFER is above 128 + any signal, so that a launcher that reports the highest of its
-// processes' statuses reports this one.
+// EXIT_RANKS_DIFFER is above 128 + any signal: a launcher that reports the highest status of its
+// processes then reports EXIT_RANKS_DIFFER.
 enum {
     EXIT_FAILED = 1,
     EXIT_USAGE = 2,             // wrong options: no work was done
     EXIT_DIVERGED = 3,          // the loss or a gradient is not finite
-    EXIT_REPORTED = 4,          // another rank has failed, and is named elsewhere
+    EXIT_REPORTED = 4,          // another rank has failed; another process prints which and why
     EXIT_RANKS_DIFFER = 200,    // the ranks' weights differ
 };
 
@@ -45,18 +45,18 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
     __attribute__((format(printf, 4, 5)));
 #define WARN(hint, ...) warn_at(__FILE__, __LINE__, hint, __VA_ARGS__)
 
-// Replaces ASCII's control characters, with which a text could end a message's line or control the
-// terminal.
+// Replaces ASCII's control characters with '?': with them, a text could end a message's line or
+// control the terminal.
 void blank_controls(char *text);
 
-// For one of several ranks: errors and warnings then name it ("[rank 2/4 node1:4711]"), and only
-// rank 0 prints what concerns the whole run. Default: rank 0 of 1.
+// Sets this process's rank. With several ranks, errors and warnings name it ("[rank 2/4
+// node1:4711]"), and only rank 0 prints what concerns the whole run. Default: rank 0 of 1.
 void check_set_rank(int rank, int ranks);
 int own_rank(void);
 int rank_count(void);
 
-// Ends the process, whatever its other threads are doing: exit() would run the destructors of
-// libraries that they still use. Async-signal-safe.
+// Ends the process without exit(), which would run the destructors of libraries that other threads
+// still use. Async-signal-safe.
 void leave_at_once(int status) __attribute__((noreturn));
 // From now on leave_at_once ends this process with `status`, whichever thread calls it first.
 void leave_only_with(int status);

@@ -14,52 +14,52 @@
 #include "optim.h"
 
 typedef struct CheckpointConfig {
-    const char *save;           // or NULL
-    int save_every;             // steps; 0: off
+    const char *save;           // file to save to, or NULL
+    int save_every;             // also save after every save_every steps; 0: off
     const char *resume, *init;  // file to read, or NULL; resume may be "auto"
     bool evaluate;
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
-// The file to resume from, or NULL. For --resume auto it checks whether --save's file is there.
+// The file to resume from, or NULL. For --resume auto: the file of --save, if it exists.
 const char *checkpoint_find(const CheckpointConfig *config);
 
 typedef struct TrainState {
     int64_t seed;
-    int64_t epoch, step;        // the next step, counted within its epoch, from 0
-    int64_t global_step;
+    int64_t epoch, step;        // the next step: its epoch, and its number in the epoch, from 0
+    int64_t global_step;        // steps since the run began
     int64_t batch_size;         // of all ranks together
     int64_t order;              // from data_order; 0: not known
     double best_top1;           // the best model_score; -1: none yet
-    double loss_scale;          // the latest adaptive one; 1: there was none
-    int64_t clean_steps;        // since the loss scale changed
-    int64_t skipped_steps;      // because of an overflow, since the run began
-    Stats running;              // of the current epoch
+    double loss_scale;          // the latest adaptive loss scale; 1: there was none
+    int64_t clean_steps;        // steps without an overflow since the loss scale changed
+    int64_t skipped_steps;      // steps skipped because of an overflow since the run began
+    Stats running;              // of the current epoch so far
 } TrainState;
 
-// What a run has in device memory: parameters, buffers, and the optimizer's arrays. A checkpoint
-// holds these and the TrainState, all ranks begin with rank 0's, and model_hash is the hash of the
-// parameters. Fills the list and returns its length. Without optim, the list has only the model's.
+// Lists the arrays that are the state of a run in device memory: the model's parameters and
+// buffers, and the optimizer's arrays, unless optim is NULL. A checkpoint contains them, and all
+// ranks begin with copies of rank 0's. Returns the length of the list.
 enum { RUN_ARRAYS = 2 + OPTIM_ARENAS };
 int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS]);
 
-// True: the file is on the disk.
+// Returns true when the file is on the disk.
 bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
                      Error *err);
 // Does --save-every ask for a checkpoint after state->global_step steps?
 bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 
-// Restores everything, or if optim and state are NULL only the model; the file then needs no ddp.*.
-// If it fails, nothing changes.
+// Restores model, optim and state. If optim and state are NULL, restores only the model, and the
+// file needs no ddp.* tensors. If it fails, nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Can a run continue from `saved`, the state in the file at path? `run` is the state with which it
-// would begin otherwise, and `save` is the file that it saves to, or NULL. The seed must be the
-// same. In the middle of an epoch `order`, if it is known, must also be the same, and the epoch
-// must be long enough. Then makes `saved` the state with which the run continues: with another
-// global batch, an epoch that had begun begins again, with a warning.
+// Can a run continue from `saved`, the state in the file at path? If so, changes `saved` to the
+// state with which the run continues. `run` is the state of a new run; `save` is the file that the
+// run saves to, or NULL. The seeds must be equal. In the middle of an epoch the orders, if known,
+// must also be equal, and an epoch must have saved->step steps or more. With another global batch,
+// an epoch that had begun begins again, with a warning.
 bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          const TrainState *run, int64_t steps_per_epoch, Error *err);
 
-// Claims the files of --save for this run (output_claim). Warns if this run, which resumes from
-// `from` (or NULL), will replace another checkpoint.
+// Claims the files of --save for this run (output_claim). Warns if the run will replace a
+// checkpoint other than `from`, the file from which it resumes (or NULL).
 bool checkpoint_claim(const char *save, const char *from, Error *err);

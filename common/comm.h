@@ -23,52 +23,51 @@ void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, Com
 // In place: all ranks get rank root's values.
 void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                     int root);
-// all: (size, count), in rank order. mine may be this rank's part of it.
+// `all` has (size, count) values, in rank order. `mine` may be this rank's part of `all`.
 void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
                      CommType type);
 // Each send needs a receive of the same count and type, and may wait for it: two ranks that both
 // send first can deadlock.
 void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);
 void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
-// The host waits until all ranks have called it, and for the work of the device's stream.
+// The host waits until all ranks have called it, and for the work of the device's compute stream.
 void comm_barrier(Comm *comm);
-// In place, in host memory: all ranks get rank 0's bytes. The host waits.
+// In place, in host memory: all ranks get rank 0's bytes before the call returns.
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
 
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
-// Bytes of this rank's calls so far: `count` times the bytes of a value. The network's traffic
-// differs by a factor that depends on the algorithm. A recorded step counts when it is recorded,
-// not when it is replayed.
+// The sum of `count` times the bytes of a value, over this rank's calls so far. The network's
+// traffic differs by a factor that depends on the algorithm. The calls in a recorded step count
+// when the step is recorded, not when it is replayed.
 uint64_t comm_bytes(const Comm *comm);
 
-// For teaching. With either option, as always with Gloo, the host takes part in calls, so steps are
+// For teaching. With it, as always with Gloo, the host takes part in calls, so steps are
 // not recorded (device.h).
 typedef struct CommConfig {
-    double slow_network;    // MB/s: delay calls as this network would; 0: no delay
-    double shared_link;     // MB/s: the same, with one link that all ranks share
+    double slow_network;    // MB/s: delay calls as if each rank had a link of this rate; 0: off
 } CommConfig;
 typedef struct Args Args;
 void comm_options(Args *args, CommConfig *config);
 
 // Returns when all ranks have called it. The name (at most 15 letters, unique, the same on all
-// ranks) appears in the timeline and in messages. If another rank dies, this process is ended by
-// its parent, by the store or by a call on the communicator. config may be NULL.
+// ranks) appears in the timeline and in messages. If another rank dies, this rank's parent, the
+// store or a call on the communicator ends this process. config may be NULL.
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits for all ranks. Free all recorded steps that contain calls of this communicator first.
+// Waits for all ranks. First free all recorded steps that contain calls of this communicator.
 void comm_free(Comm *comm);
 
-// From now on BatchNorm's statistics in training are over the batches of all ranks. They travel on
-// a communicator of their own, because they must not queue after gradients. The caller frees it.
+// From now on BatchNorm's statistics in training are over the batches of all ranks. Returns their
+// own communicator, since they must not queue after gradients. The caller frees the communicator.
 typedef struct Ops Ops;
 Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommConfig *config);
 
-// Opens this rank's device: GPU number (local rank modulo visible GPUs), or on a CPU its share of
-// the cores (`threads`: device_share's `asked`). All ranks call it. Rank 0 prints a line if
-// ranks share a GPU. Sets world->gpu_place and gpus_shared, which comm_new needs.
+// Opens this rank's device: GPU number (local rank modulo visible GPUs), or its share of the cores,
+// with `threads` threads (0: see device_share). All ranks call it. Rank 0 prints a line if ranks
+// share a GPU. Sets world->gpu_place and gpus_shared, which comm_new needs.
 Device *comm_open_device(World *world, int threads);
 
-// GPUs that ranks of the cuda backend may use; 0 with the cpu backend. Fails if there are none.
-// Unlike device_count, it does not start CUDA: a process that has started CUDA cannot fork ranks
+// The number of GPUs that ranks may use; with the cpu backend 0. Fails if there are no GPUs. Unlike
+// device_count, comm_gpus does not start CUDA: a process that has started CUDA cannot fork ranks
 // that use CUDA.
 int comm_gpus(void);

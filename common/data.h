@@ -7,7 +7,7 @@
 typedef struct DataConfig {
     const char *data;       // a set: auto, NAME or NAME:PATH; or a folder of pictures
     int block;              // text: bytes in a window
-    int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
+    int image_size;         // width and height; 0: 32 for synthetic images, 224 for picture files
     int train_count, test_count; // use only N samples (synthetic: make N); 0: all
     int workers;
     bool augment;
@@ -16,38 +16,38 @@ DataConfig data_defaults(void);
 // Sets the defaults and adds the options.
 void data_options(Args *args, DataConfig *config);
 
-// A crop moves an image by up to `padding` pixels each way, on black. Of a picture file, a crop
-// takes a random part (view_random). Of a text, it moves all windows of an epoch by the same number
-// of bytes, less than a window. A flip mirrors an image at random. Crop and flip depend only on
-// seed, epoch and sample id.
+// A crop moves an image by up to `padding` pixels each way, on black. A crop of a picture file is a
+// random part (view_random). A crop of a text moves all windows of an epoch by the same number of
+// bytes, less than a window. A flip mirrors an image at random. Crop and flip depend only on seed,
+// epoch and sample id.
 typedef struct Augment {
     bool crop, flip;
     int padding;
     uint64_t seed;
-    float mean[3], std[3];  // all images are normalised
+    float mean[3], std[3];  // of each channel, to normalise images
 } Augment;
 
 typedef struct Dataset {
     int count, channels, height, width, classes;
-    uint8_t *inputs;        // host: (count, channels, height, width), or tokens; pictures: NULL
-    int32_t *labels;        // (count), host; text: NULL
-    struct Pictures *pictures; // of picture files, or NULL
-    int per_row;            // labels of a sample: 1 for an image; for a text, one for each token
-                            // of a window
+    uint8_t *inputs;        // host: (count, channels, height, width), or a text's tokens; of
+                            // picture files: NULL
+    int32_t *labels;        // (count), host; of a text: NULL
+    struct Pictures *pictures; // a folder of picture files, or NULL
+    int per_row;            // labels of a sample: 1 for an image, or one for each token of a window
 } Dataset;
 static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1; }
 
 typedef struct Data {
     char name[24];
-    char source[256];       // where it was found, or how it was made
-    char fingerprint[128];  // the same for the same data
-    uint32_t checksum;      // part of the fingerprint
-    char samples[40];       // what they are, for messages: "images", "windows of 16 bytes"
-    const char *unit;       // what has a label: "images", "bytes"
+    char source[256];       // where the data were found, or how they were made
+    char fingerprint[128];  // name, counts and checksum as text: equal for equal data
+    uint32_t checksum;      // of the data: part of the fingerprint
+    char samples[40];       // what the samples are, for messages: "images", "windows of 16 bytes"
+    const char *unit;       // what has a label, for messages: "images", "bytes"
     char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
     Dataset train, test;
-    Augment augment;        // of training images
-    Augment plain;          // of test images: only normalised
+    Augment augment;        // for training
+    Augment plain;          // for testing: no crop and no flip
     const char *const *class_names; // (classes), or NULL
 } Data;
 
@@ -55,31 +55,31 @@ typedef struct Data {
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
 // A number > 0 made from the data's checksum, the number of training samples and `shuffle`. A run
-// that resumes in mid-epoch compares it with the checkpoint's.
+// can resume in mid-epoch only if its number is the checkpoint's.
 int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or double quotes: "airplane". NULL if the set has no names
 // (CIFAR-100, synthetic, a text).
 const char *data_class_name(const Data *data, int label);
-// Of a folder of pictures: the path of sample `id`'s file below the folder. Commas, double quotes,
-// backslashes and control characters become "_".
+// For a folder of pictures: the path, below the folder, of sample `id`'s file. Commas, double
+// quotes, backslashes and control characters become "_".
 void picture_file(const Dataset *set, int id, char *out, size_t size);
 
 // --- batches -------------------------------------------------------------------------------------
 
 typedef struct Batch {
-    int index;              // of the batch in the epoch, from 0
-    int count;
-    int rows;               // rows of inputs and labels; those after count are zeros, labelled -1
+    int index;              // the batch's number in the epoch, from 0
+    int count;              // samples
+    int rows;               // rows of inputs and labels; from row `count` on zeros, and labels -1
     int per_row;            // labels of a row
-    bool full;              // as many rows as LoaderConfig's shape
+    bool full;              // the batch has as many rows as LoaderConfig's shape
     void *inputs;           // (rows, channels, height, width) in the loader's shape; device. Text:
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
-    int label_count;        // in all rows
-    int slot;               // its buffer: the batch's number in the epoch, modulo LOADER_SLOTS
+    int label_count;        // labels in all rows
+    int slot;               // the number of its buffer: index modulo LOADER_SLOTS
 } Batch;
 
-// Rows [begin, begin + rows) of a batch. shape: that of its inputs.
+// Rows [begin, begin + rows) of a batch. shape: the shape of the batch's inputs.
 static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int rows)
 {
     Batch part = *batch;
@@ -97,16 +97,16 @@ enum { TEXT_KEY = 2 };
 
 typedef struct LoaderConfig {
     Shape shape;            // of a full batch: n rows of canvas h x w; text: { n, TEXT_KEY +
-                            // per_row, 1, 1, 1, TYPE_F32 }
+                            // per_row, 1, 1, TYPE_F32 }
     Augment augment;
     int workers;
-    bool fill_last;         // for evaluation: the last batch has as many rows as the others
+    bool fill_last;         // for evaluation: rows that do not count make the last batch full
 } LoaderConfig;
 
-// Worker threads make whole batches ahead, each in its own memory, and load them into LOADER_SLOTS
-// buffers, on a stream of their own; without workers, loader_next makes its own batch. Picture
-// files are decoded only when a batch needs them.
-// A canvas may be larger than its image, which is then centred on black.
+// Each worker thread makes whole batches ahead in its own memory, and loads them into one of
+// LOADER_SLOTS buffers, on the loader's stream. Without workers, loader_next makes the batch.
+// Picture files are decoded only when a batch needs them. If a canvas is larger than its image, the
+// image is centred on black.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);
@@ -120,5 +120,5 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 // compute stream before the next call. The batch's buffers are filled again only after that work.
 const Batch *loader_next(Loader *loader);
 
-// About how many milliseconds the device has waited for batches since the last call.
+// About how many milliseconds the device has waited for batches since loader_wait_ms's last call.
 double loader_wait_ms(Loader *loader);

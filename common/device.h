@@ -25,18 +25,18 @@ const char *device_uuid(int index);
 // `threads` threads (0: one for each core of the affinity mask), at most OMP_THREAD_LIMIT.
 Device *device_open(int index, int threads);
 // CPU: the number of threads for each of `devices` devices that share the cores of this process's
-// affinity mask: `asked`; if it is 0, OMP_NUM_THREADS; if that is not set (or not from 1 to 1024),
-// an equal share. warn: print a warning if there are more threads than cores.
+// affinity mask: `asked` unless it is 0, else OMP_NUM_THREADS if it is from 1 to 1024, else an
+// equal share of the cores. warn: print a warning if there are more threads than cores.
 int device_share(int devices, int asked, bool warn);
-// Says that other processes compute on this GPU as well. Then no choice may depend on how long work
-// takes there.
+// Call it if other processes compute on this GPU as well: from now on no algorithm is chosen by its
+// measured time.
 void device_takes_turns(Device *device);
-void device_close(Device *device);               // also frees what is left of its memory
+void device_close(Device *device);               // also frees all of its memory
 void device_use(Device *device);                 // makes it the calling thread's current device
 const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"
-int device_threads(const Device *device);        // CUDA: 0
-size_t device_bytes(const Device *device);       // of device_alloc's memory
-bool device_shares_memory(const Device *device);
+int device_threads(const Device *device);        // threads of its loops; CUDA: 0
+size_t device_bytes(const Device *device);       // of device_alloc's memory that is in use
+bool device_shares_memory(const Device *device); // is its memory the host's memory?
 
 // Device memory, filled with zeros. If there is not enough, prints the size and ends the program.
 void *device_alloc(Device *device, size_t bytes);
@@ -44,7 +44,7 @@ void device_free(Device *device, void *memory);
 typedef struct Array {
     float *values;          // device memory
     size_t count;
-    const char *name;       // in a checkpoint, the names of the array's tensors begin with it
+    const char *name;       // in a checkpoint, the names of the array's tensors begin with `name`
 } Array;
 // Host memory that a device can copy from directly (pinned under CUDA). Not zeroed.
 void *host_alloc(size_t bytes);
@@ -56,8 +56,8 @@ Stream *stream_new(Device *device, const char *name);
 // A stream that works in parallel with the caller: on the CPU in its own thread, which has this
 // name in the timeline; under CUDA like any other stream.
 Stream *stream_new_beside(Device *device, const char *name);
-// Finishes the stream's work first. Afterwards nothing may wait for an event that was recorded on
-// it.
+// Finishes the stream's work first. Afterwards nothing may wait for an event recorded on the
+// stream.
 void stream_free(Stream *stream);
 void stream_sync(Stream *stream);                // the host waits for all work of the stream
 bool stream_idle(Stream *stream);
@@ -69,8 +69,8 @@ void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes);
 void fill_zero(Stream *stream, void *memory, size_t bytes);
 // values *= factor
 void values_scale(Stream *stream, float *values, size_t count, float factor);
-// At least `bytes` of device memory that the stream's operations use in turn. It is zero at first.
-// A recorded step may not ask for more than an earlier call did.
+// At least `bytes` of device memory that the stream's operations use in turn. The memory is zero at
+// first. A recorded step may not ask for more than an earlier call did.
 void *stream_scratch(Stream *stream, size_t bytes);
 // Calls fn on the host, with arg or a copy of its `bytes` bytes, after the stream's earlier work.
 // Not allowed in a recorded step (see replay_forbid). fn must not use the device: under CUDA it
@@ -79,15 +79,15 @@ void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size
 
 Event *event_new(Device *device);
 void event_free(Event *event);
-void event_record(Event *event, Stream *stream); // "everything so far on this stream"
+void event_record(Event *event, Stream *stream); // the event: this stream's work so far is done
 void stream_wait(Stream *stream, Event *event);  // later work of the stream waits for the event
 void event_sync(Event *event);                   // the host waits for the event
 
 // A step that always does the same work can be recorded once and replayed with one call. On small
 // images, launching a step's kernels can take longer than running them.
 //
-//   replay_run(replay, key, step, arg):  the first call with a key just calls step(arg) (which may
-//   allocate); the second records it; this and all later ones replay the recording.
+//   replay_run(replay, key, step, arg):  the first call with a key just calls step(arg), which may
+//   allocate. The second call records step(arg), and from then on every call replays the recording.
 //
 // step must do the same work for the same key: values that change (learning rate, loss scale) have
 // to be read from device memory. A recording contains addresses and sizes, so give each buffer that

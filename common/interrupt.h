@@ -1,13 +1,13 @@
 // interrupt.h - ends training after Ctrl-C, SIGTERM or SIGUSR1. The first Ctrl-C or SIGTERM asks
-// the program to stop; the second ends it at once. (If the program is one of several ranks, the
-// first also ends it at once, unless it has called interrupt_hold.) SIGUSR1, which batch systems
-// send some time before they end a job, also asks the program to stop. SIGUSR1 never counts as the
-// first of two signals, so repeating it is harmless.
+// the program to stop; the second ends it at once. (In one of several ranks, the first signal also
+// ends the process at once, unless it has called interrupt_hold.) SIGUSR1, which batch systems send
+// some time before they end a job, also asks the program to stop. SIGUSR1 never counts as the first
+// of two signals, so repeating it is harmless.
 #pragma once
 
-// From now on, the first Ctrl-C or SIGTERM prints a line on stderr. If one process prints the line
-// for several, it calls interrupt_announce, which is safe in a signal handler; the others call
-// interrupt_silence.
+// From now on handles these signals; the first Ctrl-C or SIGTERM also prints a line on stderr. If
+// one process prints the line for several, it calls interrupt_announce, which is safe in a signal
+// handler; the others call interrupt_silence.
 void interrupt_install(void);
 void interrupt_announce(void);
 void interrupt_silence(void);
@@ -15,12 +15,12 @@ void interrupt_silence(void);
 // for Ctrl-C.
 int interrupt_requested(void);
 
-// Ranks must all stop after the same step. After interrupt_hold the first signal is remembered:
-// interrupt_requested returns 0 until the ranks have agreed and call interrupt_stop.
+// Ranks must all stop after the same step. After interrupt_hold the first signal is only
+// remembered: interrupt_requested returns 0 until the ranks have agreed and call interrupt_stop.
 void interrupt_hold(void);
 int interrupt_received(void);   // the signal that came to this process, or 0
 void interrupt_stop(int signal);
 // Ends interrupt_hold: a signal counts at once again, even one that has already come.
 void interrupt_release(void);
-// Ends the process if a signal has come. For waits before training has begun.
+// Ends the process if a signal has come. Call it while waiting before training has begun.
 void interrupt_leave(void);

@@ -2,10 +2,10 @@
 #pragma once
 #include <stdbool.h>
 
-// Ends the process if a launcher has started more than `ranks` ranks: they would be several runs,
-// which would write the same files.
+// Ends the process if a launcher has started more than `ranks` processes: they would be several
+// runs, which would write the same files.
 void launcher_check(int ranks);
-// From now on the kernel kills this process when its parent dies: its launcher, or a script between
-// them. Returns whether launch or torchrun has started it: these report how ranks die, and what
-// Ctrl-C does.
+// If a launcher has started this process: from now on the kernel kills it when its parent (the
+// launcher, or a script between them) dies. True: the launcher is launch or torchrun, which report
+// how ranks die, and what Ctrl-C does.
 bool launcher_follow(void);

@@ -20,27 +20,27 @@ typedef struct ModelConfig {
     Type type;              // of images, activations (but logits are f32) and convolutions' weights
     int per_row;            // tokens of a sample; 0 or 1: samples are images
     GptConfig gpt;
-    const char *vocabulary; // of a text: its tokens (Data)
+    const char *vocabulary; // of a text: Data's vocabulary (data.h)
 } ModelConfig;
 // Sets the defaults and adds the options.
 void model_options(Args *args, const char **arch, GptConfig *gpt);
 
 typedef enum { MODEL_WEIGHT, MODEL_VECTOR, MODEL_BUFFER, MODEL_COUNTER } ModelKind;
 
-// A tensor with its name in PyTorch: a ResNet's in torchvision, a gpt's in karpathy's minGPT.
+// A tensor, with the name that it has in torchvision's ResNets or karpathy's minGPT.
 typedef struct ModelTensor {
     char name[56];          // "layer1.0.conv1.weight"
     ModelKind kind;         // weights and vectors are parameters; a counter is num_batches_tracked
     int ndim;
     int64_t shape[4];       // in torch's layout
     int64_t count;
-    size_t offset;          // into the arena of parameters, or of buffers
+    size_t offset;          // where the tensor begins in the arena of parameters, or of buffers
     int layer;
 } ModelTensor;
 
 typedef struct Net Net;
 
-// Gradients [offset, offset + count) are final.
+// Called by model_backward when the gradients [offset, offset + count) are final.
 typedef void (*GradReady)(void *arg, size_t offset, size_t count);
 
 enum { MODEL_SPARE = 16 };
@@ -49,24 +49,24 @@ typedef struct Model {
     ModelConfig config;
     Device *device;
     Ops *ops;
-    Shape input;            // what forward reads, for a full batch
-    int per_row;            // labels of a sample, and its rows of logits: a text's tokens; image: 1
+    Shape input;            // the shape of a full batch, as forward reads it
+    int per_row;            // labels and rows of logits per sample: 1 for an image, or 1 per token
     float *params;          // f32 master copy, which the optimizer updates
     void *weights;          // read by convolutions: the masters, or their 16-bit copies
-    float *grads;           // followed by MODEL_SPARE free floats, to be averaged with them
+    float *grads;           // gradients, then MODEL_SPARE floats that callers may average with them
     float *buffers;         // running means and variances
-    size_t param_count;     // floats in params, with padding
-    size_t grad_count;      // floats in grads: those of params[0] to params[grad_count - 1]
-    size_t ready_count;     // floats that backward announces: the gradients and the free floats
+    size_t param_count;     // floats in params, including gaps for alignment
+    size_t grad_count;      // floats in grads: the gradients of params[0] to params[grad_count - 1]
+    size_t ready_count;     // floats for which backward calls `ready`: grad_count + MODEL_SPARE
     size_t buffer_count;
     float *logits;          // (batch * per_row, classes): forward writes them from the first row on
-    float *dlogits;         // (batch * per_row, classes): backward reads them likewise
+    float *dlogits;         // (batch * per_row, classes): backward reads them from the first row on
     ModelTensor *tensors;   // in the order of the layers
     int tensor_count;
 
     Net *net;               // layers, activations and plans: private to model/
-    int64_t torch_params;   // as PyTorch counts them
-    size_t activation_bytes; // of what forward keeps for backward, and of the gradients of that
+    int64_t torch_params;   // number of parameters, as PyTorch counts them
+    size_t activation_bytes; // bytes of the activations that forward keeps, and of their gradients
 } Model;
 
 // Exits if there is no such network, or if it does not fit the data.
@@ -80,25 +80,25 @@ void model_init(Model *model, int64_t seed);
 // Call it after changing the masters: initialising, loading, receiving or updating them.
 void model_cast_weights(Model *model);
 
-// inputs -> logits. inputs has the layout of model->input, with `rows` rows; for a gpt they are
-// tokens, as one_hot() reads them. training: normalises with the batch's statistics, updates the
-// running ones, and applies dropout; otherwise uses the running ones.
+// inputs -> logits. inputs has the layout of model->input, with `rows` rows; for a gpt, it has keys
+// and tokens, as one_hot() reads them. training: normalises with the batch's statistics, updates
+// the running statistics, and applies dropout; otherwise uses the running statistics.
 void model_forward(Model *model, const void *inputs, int rows, bool training);
-// dlogits -> grads, which it overwrites, for the rows of the last forward. ready (or NULL) is
-// called for each range of gradients when it is final, front to back. The last range includes the
-// free floats.
+// dlogits -> grads, which are overwritten, for the rows of the last forward. Calls ready (unless
+// NULL) for each range of gradients when the range is final, front to back. The last range includes
+// the MODEL_SPARE floats.
 void model_backward(Model *model, GradReady ready, void *arg);
 
-// The score of a test in percent: of images the accuracy, of text e^-loss.
+// The score of a test in percent: for images the accuracy, for text e^-loss.
 double model_score(const Model *model, const Stats *test);
 
 // Converts one tensor between torch's layout and a copy of an arena in host memory. The arena is
-// params or one of the optimizer's; for a MODEL_BUFFER it is buffers. A copy of the gradients must
-// first be extended with zeros to param_count.
+// params or one of the optimizer's; for a MODEL_BUFFER it is buffers. It may also be grads, if the
+// copy is extended with zeros to param_count.
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 
 // FNV-1a over the f32 parameters' words, tensor by tensor in name order, in torch's layout. Two
-// models with the same hash have, almost surely, the same parameters bit for bit, whatever the
-// backend, the number of ranks or the layouts inside.
+// models with the same hash have, almost surely, the same parameters bit for bit, even if their
+// backends, numbers of ranks or internal layouts differ.
 uint64_t model_hash(const Model *model);

@@ -1,5 +1,5 @@
 // network.h - a simulated slow network, for teaching. It sleeps for as long as a message would
-// take, so unlike a real network's copies it costs no core.
+// take. So it uses no core, while a real network's copies do.
 #pragma once
 #include <stddef.h>
 
@@ -12,7 +12,7 @@
 typedef struct Network {
     double rate;            // MB/s; 0: nothing is simulated
     double idle;            // s: the time (clock.h) from which the link is free
-    size_t bytes;           // that have crossed it
+    size_t bytes;           // that have crossed the link so far
 } Network;
 
 typedef struct NetworkMessage {

@@ -1,4 +1,4 @@
-// openmpi.h - what ranks that mpirun has started need from MPI: their ranks, and a broadcast.
+// openmpi.h - what a rank that mpirun has started needs from MPI: its number, and a broadcast.
 #pragma once
 #include "world.h"
 

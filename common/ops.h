@@ -3,9 +3,9 @@
 // Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/, which
 // uses oneDNN, and in cuda/, which uses cuDNN and cuBLASLt; you choose one when you link. All other
 // operations are in ops/, once for both. Operations enqueue their work on the device's compute
-// stream, unless they take a stream (but see ops_beside). Arrays, Scalars and Stats are in device
-// memory unless a line says "host". Activations, parameters and gradients begin at multiples of 16
-// bytes.
+// stream, or on the stream that they take (but see ops_beside). Arrays, Scalars and Stats are in
+// device memory unless a line says "host". Activations, parameters and gradients begin at multiples
+// of 16 bytes.
 #pragma once
 #include "args.h"
 #include "device.h"
@@ -53,13 +53,13 @@ typedef struct StepSettings {
     int32_t nesterov;
     float clip_norm;    // gradients with a larger norm are scaled down to it; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
-    int64_t step;       // from 1, skipped steps included
-    int32_t rows_of_batch;  // rows in the mean of the loss, over several calls; 0: of each call
+    int64_t step;       // the step's number, from 1; skipped steps count
+    int32_t rows_of_batch;  // divide losses by this number of rows; 0: by the rows of each call
 } StepSettings;
 
 typedef struct LossScale {
-    float value;        // the loss is multiplied by it before backward; 1: no loss scale
-    int32_t clean;      // steps in a row without an overflow; 0 again after `interval`
+    float value;        // factor of the loss before backward; 1: no loss scale
+    int32_t clean;      // steps in a row without an overflow; reset to 0 after `interval` steps
     int32_t skipped;    // steps with an overflow since the run began
 } LossScale;
 
@@ -67,10 +67,10 @@ typedef struct Scalars {
     StepSettings set;
     LossScale scale;
     // Of the current step.
-    int32_t rows_done;  // how many of rows_of_batch are done, if that is set
+    int32_t rows_done;  // rows whose loss has been computed; stays 0 if rows_of_batch is 0
     int32_t skip;       // not zero: the update changes nothing
     double over;        // number of rows in the mean of the loss
-    double norm;        // of the gradients, from gradients_norm
+    double norm;        // of the gradients, set by gradients_norm
     double bias_corrections[2];     // AdamW: 1 - beta^updates
 } Scalars;
 // Call it before each step. It copies the settings, sets rows_done, skip and norm to 0, and
@@ -91,8 +91,8 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 // rate, the layer, the number's position in the sample, and the sample's key (a hash of seed, epoch
 // and sample). So backward, and any rank or backend, zeroes the same numbers.
 typedef struct Dropout {
-    float rate;         // 0 to below 1
-    int layer;          // differs between the dropouts of a network
+    float rate;         // the fraction of numbers that become zero: 0 to below 1
+    int layer;          // a different number for each dropout of a network
 } Dropout;
 
 #ifdef __CUDACC__
@@ -109,7 +109,7 @@ ALSO_ON_DEVICE static inline uint64_t dropout_stream(uint64_t key, int layer)
     return x ^ x >> 31;
 }
 
-// Whether the number at this position is kept. limit: rate * 2^32.
+// Does dropout keep the number at this position? limit: rate * 2^32.
 ALSO_ON_DEVICE static inline bool dropout_keeps(uint64_t stream, uint32_t position, uint32_t limit)
 {
     uint32_t x = position ^ (uint32_t)stream;
@@ -124,13 +124,13 @@ static inline uint32_t dropout_limit(float rate) { return (uint32_t)(rate * 0x1p
 // In a network for texts a value is a matrix, Shape{ rows, c, 1, 1 }, and each row is one token. A
 // sample is a window of T tokens: T consecutive rows.
 typedef enum OpKind {
-    // A convolution; a linear layer is one whose kernel covers the whole image. Products are added
-    // up in f32.
+    // A convolution, or a linear layer: a convolution whose kernel covers the whole image. Products
+    // are added up in f32.
     OP_CONV,
-    // Batch normalisation, with the addition and the ReLU that follow it in a residual net:
-    //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)  (relu, residual: if set)
-    // Training uses this batch's statistics and updates the running ones; evaluation uses the
-    // running ones.
+    // Batch normalisation, and optionally the addition and the ReLU that follow in residual nets:
+    //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)
+    // Training uses this batch's statistics and updates the running statistics; evaluation uses
+    // the running statistics.
     OP_NORM,
     // y = x <= 0 ? 0 : x; dx = y <= 0 ? 0 : dy
     OP_RELU,
@@ -143,20 +143,20 @@ typedef enum OpKind {
     OP_GELU,
     // Causal self-attention: in each sample and head, with q, k, v and y (T, c / heads),
     //   y = dropout(softmax(q k^T / sqrt(c / heads))) v
-    // where a token's softmax is over itself and the tokens before it. A row of x is q, k, v of
-    // all heads, 3 * c numbers. A position for dropout is (head * T + row) * T + column.
+    // where a token's softmax is over this token and the tokens before it. A row of x is q, k, v
+    // of all heads, 3 * c numbers. For dropout, a position is (head * T + row) * T + column.
     OP_ATTENTION,
-    // y = residual + dropout(x); if residual is NULL, y = dropout(x). A position for dropout is
+    // y = residual + dropout(x); if residual is NULL, y = dropout(x). For dropout, a position is
     // row * c + column, where `row` counts the rows of the sample.
     OP_ADD,
     OP_KINDS
 } OpKind;
 
-// If a field's comment names kinds, only these use it.
+// If a field's comment names kinds, only these kinds use the field.
 typedef struct OpSpec {
     OpKind kind;
     Shape x;
-    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV; OP_MAXPOOL (kernel_h twice)
+    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV; OP_MAXPOOL: square kernels
     bool bias;          // OP_CONV
     bool needs_dx;      // OP_CONV: false in the first layer
     bool f32_out;       // OP_CONV: y and dy are f32, for the loss
@@ -184,15 +184,15 @@ typedef struct OpArgs {
     bool training;                  // OP_NORM
     const void *x, *residual;       // residual: OP_NORM, OP_ADD; or NULL
     void *y;
-    const void *dy1, *dy2;          // the gradient of y is their sum. dy2: OP_NORM, OP_MAXPOOL and
-                                    // OP_ADD, if two layers read y; else NULL
-    void *dx, *dresidual;           // NULL: not needed. dx is NULL only in OP_CONV. In
-                                    // OP_RELU and OP_GELU, dx may be dy1
+    const void *dy1, *dy2;          // the gradient of y is dy1 + dy2. dy2 is NULL unless two layers
+                                    // read y, the output of OP_NORM, OP_MAXPOOL or OP_ADD
+    void *dx, *dresidual;           // NULL: not needed. Only OP_CONV may have dx NULL. In OP_RELU
+                                    // and OP_GELU, dx may be the same memory as dy1
     const void *w;                  // OP_CONV: the live weights, in the type of x
     const float *bias;
     float *dw, *dbias;
     NormTensors norm;               // OP_NORM, OP_ROW_NORM
-    uint8_t *index;                 // OP_MAXPOOL: a byte for each y, saved by forward
+    uint8_t *index;                 // OP_MAXPOOL: where in its window each y was; saved by forward
     const uint64_t *keys;           // of each sample, for dropout; NULL: nothing is dropped
 } OpArgs;
 
@@ -206,7 +206,7 @@ void op_backward(const Op *op, const OpArgs *args);
 // True: gradients of a convolution's weights are computed in parallel with later work of the
 // device's stream. Then dw and dbias are complete, and x and dy1 may change, only after ops_join.
 extern const bool ops_beside;
-// Later work of the device's stream waits for all gradients of weights.
+// Makes later work of the device's stream wait for all gradients of weights.
 void ops_join(Ops *ops);
 
 // Weights that only ever multiply padding are dead: they are elsewhere in the arena, and no product
@@ -232,7 +232,7 @@ typedef struct OneHotSpec {
     int samples, T, vocab;
     Type type;
 } OneHotSpec;
-// batch: (samples, 2 + T), the key of each sample, low word first, and its tokens. Copies the keys.
+// batch: (samples, 2 + T): each sample's key, low word first, then its tokens. Copies the keys.
 void one_hot(Ops *ops, const OneHotSpec *spec, const int32_t *batch, void *out, uint64_t *keys);
 
 // --- loss and optimizer --------------------------------------------------------------------------
@@ -246,14 +246,14 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
                         Scalars *scalars, Stats *stats, float *dlogits);
 
 typedef struct Verdict {
-    int32_t label;          // negative: the row does not count, and the rest is 0
-    int32_t prediction;     // the class with the largest logit, the first if several; a NaN is
-                            // larger than any number (as in torch.argmax)
-    int32_t before;         // classes ranked above the label: below 5 if the label is in the top 5
+    int32_t label;          // negative: the row does not count, and the other fields are 0
+    int32_t prediction;     // the first class with the largest logit; a NaN is larger than any
+                            // number (as in torch.argmax)
+    int32_t before;         // how many classes rank above the label; top 5: fewer than 5
     float loss;
 } Verdict;
-// Fills verdicts[0] to verdicts[rows - 1]. Labels are not smoothed. If the loss is not finite, the
-// row counts as wrong: then before is INT32_MAX.
+// Fills verdicts[0] to verdicts[rows - 1]. If the loss is not finite, `before` is INT32_MAX, so the
+// row counts as wrong.
 void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                 Verdict *verdicts);
 
@@ -261,17 +261,17 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
 //   g += weight_decay * p;  v = momentum * v + g;  p -= lr * (nesterov ? g + momentum * v : v)
 // Before that, if set.clip_norm is not 0, as in torch.nn.utils.clip_grad_norm_:
 //   g *= min(1, clip_norm / (norm + 1e-6))
-// grads has the gradients of the first grad_count parameters; those of the others are 0.
+// grads has the gradients of the first grad_count parameters; the gradients of the others are 0.
 void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                 float *velocity, const Scalars *scalars);
 
-enum { PARAM_ALIGN = 16 };  // floats: weights, biases, gamma and beta begin at multiples of it
+enum { PARAM_ALIGN = 16 };  // weights, biases, gamma and beta begin at multiples of 16 floats
 
 // torch.optim.AdamW likewise:
 //   p *= 1 - lr * weight_decay, if it decays
 //   mean = beta1 * mean + (1 - beta1) * g;  square = beta2 * square + (1 - beta2) * g * g
 //   p -= lr * mean / bias_corrections[0] / (sqrt(square / bias_corrections[1]) + 1e-8)
-// count is a multiple of PARAM_ALIGN. decays has a byte for each PARAM_ALIGN parameters.
+// count is a multiple of PARAM_ALIGN. decays: for each PARAM_ALIGN parameters, 1 if they decay.
 void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                   float *mean, float *square, const uint8_t *decays, const Scalars *scalars);
 

@@ -15,24 +15,24 @@ enum { PROGRESS_TEXT = 112, PROGRESS_LINE = 400 };
 typedef struct Progress {
     int64_t beats;
     int64_t epoch, step;        // the last finished step, from 1; 0: none yet
-    int64_t calls;              // collectives, and calls like them in the store, that have begun
-    int64_t done;               // it is about to exit
-    char call[PROGRESS_TEXT];   // the last of them: "all_reduce of 62080 (gradients), in backward"
+    int64_t calls;              // number of calls that have begun (progress_call)
+    int64_t done;               // 1: this process is about to exit
+    char call[PROGRESS_TEXT];   // the last call: "all_reduce of 62080 (gradients), in backward"
     char file[PROGRESS_TEXT];   // what a thread may be waiting for: "reading train/1.jpg", or ""
 } Progress;
 
-// Safe in any thread.
+// All functions here are safe in any thread.
 void progress_beat(void);
 void progress_step(int64_t epoch, int64_t step);
-// A collective begins, or another call that all ranks make equally often.
+// Call it when a collective begins, or another call that all ranks make equally often.
 void progress_call(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_done(void);
 
 // From here to the end of the block this thread uses a file, a library, or the like, for which it
 // may have to wait. Both texts must stay valid. If several threads wait, the record has the oldest
-// wait: it may be why the others wait.
+// wait, which may be why the others wait.
 #define PROGRESS_DOING(doing, what) PROGRESS_FILE_(doing, what, false)
-// The same for writing a file or to the terminal.
+// The same for a thread that writes a file or to the terminal.
 #define PROGRESS_WRITING(what) PROGRESS_FILE_("writing", what, true)
 #define PROGRESS_FILE_(...)                                                                \
     __attribute__((cleanup(progress_file_end))) ProgressFile file_ = { NULL, __VA_ARGS__ }; \

@@ -58,5 +58,5 @@ void normal_pair(uint32_t bits0, uint32_t bits1, float out[2]);
 
 // torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 void torch_randperm(uint64_t seed, int count, int32_t *out);
-// 0 to count - 1: in torch_randperm's order, or ascending.
+// Fills `out` with 0 to count - 1: shuffled as by torch_randperm, or in ascending order.
 void torch_order(bool shuffle, int64_t seed, int count, int32_t *out);

@@ -4,15 +4,15 @@
 #include <stdint.h>
 
 typedef struct Stats {
-    double loss_sum;                        // of an epoch or a test; stays finite
+    double loss_sum;                        // of an epoch or a test; only batches with finite sums
     double batch_loss_sum;                  // of the last batch alone, finite or not
     int64_t count, correct1, correct5;
     int64_t batch_count, batch_correct1;
     int64_t not_finite;                     // losses that were infinite or not a number
     int64_t bad_gradients;                  // steps skipped because a gradient was not finite
 } Stats;
-// To add up over ranks: the two sums of losses, and the integers from count on. All ranks skip the
-// same steps, so bad_gradients is the same on all.
+// What ranks add up: the two sums of losses, and the integers from `count` to `not_finite`. All
+// ranks skip the same steps, so bad_gradients is the same on all.
 enum { STATS_SUMS = 2, STATS_COUNTS = 6 };
 
 // Ends this process because a loss or a gradient was not finite. Rank 0 prints a message, and so

@@ -13,20 +13,20 @@ typedef struct TcpPlace {
 // Fails if the host has no IPv4 address.
 TcpPlace tcp_resolve(const char *name, int port);
 bool tcp_is_loopback(const char *address);
-// This machine's address: of one interface ("eth0"), or (NULL) of the first that is up, except the
-// loopback.
+// This machine's address on this interface ("eth0"), or if NULL, on the first interface that is up
+// and not the loopback.
 bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
-// Makes NCCL and Open MPI use this interface, by environment variables, unless these already name
-// one. Gloo needs no variable: it listens at the world's address.
+// Makes NCCL and Open MPI use this interface, by environment variables, unless these are already
+// set. Gloo needs no variable: it listens at the world's address.
 void tcp_set_library_interface(const char *interface);
 
 // A socket bound to this address only, non-blocking and close-on-exec. Call listen later. Port 0:
 // the system chooses a port, which is filled in.
 int tcp_bind(TcpPlace *place);
-// The address and port of this side of a socket, or (peer) of the other side.
-TcpPlace tcp_place(int socket, bool peer);
-// From now on a connect, send or receive fails with EAGAIN if nothing moves for `seconds` (0:
-// never). It fails with EINTR when this process continues after a stop.
+// The address and port of this side of a socket.
+TcpPlace tcp_place(int socket);
+// From now on a send or receive fails with EAGAIN, and a connect with EINPROGRESS, if nothing moves
+// for `seconds` (0: never). All fail with EINTR when this process continues after a stop.
 void tcp_limit(int socket, double seconds);
 // Connects within `seconds`; later sends and receives have the same limit. -1: failed, or a signal
 // came.

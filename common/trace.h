@@ -3,19 +3,19 @@
 // bracket, and none is written. So the file can be read even if the run was killed.
 #pragma once
 
-// Empties the file. Each process opens it again at its first span, and its spans are those of
-// process own_rank(). So all ranks may call this for one file, if they do so before they meet
+// Empties the file. Each process opens it again at its first span, and marks its spans with
+// own_rank(). So all ranks may call trace_open for one file, if they do so before they meet
 // (store_join). path NULL: nothing is written.
 void trace_open(const char *path);
 void trace_close(void);
 
-// A span on the calling thread's track, called "main" unless trace_thread named it. In a thread
-// begin and end must pair up; they may nest. Names must not contain quotes or backslashes.
-void trace_thread(const char *name);    // before the thread's spans
+// A span on the calling thread's track. A track is called "main" unless trace_thread named it. Each
+// begin needs an end in the same thread; spans may nest. Names must not have quotes or backslashes.
+void trace_thread(const char *name);    // names the track; call it before the thread's first span
 // The name must stay valid until the span's end.
 void trace_begin(const char *name);
 void trace_end(void);
-// call: the name that all ranks give this collective call ("gradients #212"), or NULL.
+// call: the name that all ranks give to this collective call ("gradients #212"), or NULL.
 void trace_begin_call(const char *name, const char *call);
 // The innermost open span of this thread, whether there is a timeline or not; "": none, or more
 // than 16 are open.

@@ -4,15 +4,15 @@
 #include <stddef.h>
 
 typedef struct Store Store;
-enum { STORE_MOST = 16 << 20 };         // bytes of a value
+enum { STORE_MOST = 16 << 20 };         // the most bytes of a value in the store
 
 typedef struct World {
     int rank, size;
-    int local_rank, local_size; // among the ranks on this machine
-    int sharers;                // ranks that may use a core of this rank's, itself included
-    int gpu_place;              // among the ranks that share its GPU; 0: the first, or the only one
+    int local_rank, local_size; // this rank's number among the ranks on this machine, and how many
+    int sharers;                // ranks that may use one of this rank's cores, this rank included
+    int gpu_place;              // this rank's number among the ranks that share its GPU, from 0
     bool gpus_shared;           // do any ranks share a GPU?
-    const char *address;        // of this machine, as the other ranks reach it; "": no others
+    const char *address;        // this machine's, as the other ranks reach it; "": no other ranks
     Store *store;
 } World;
 
@@ -20,11 +20,11 @@ typedef struct World {
 // addresses. Keys have up to 63 bytes; values up to STORE_MOST.
 void store_put(const World *world, const char *key, const void *value, size_t bytes);
 // Waits until a rank has put the key. Copies at most `capacity` bytes; returns the value's length.
-// Use it only in a call that all ranks make (progress_call).
+// Use it only in a call that all ranks make, announced by progress_call.
 size_t store_get(const World *world, const char *key, void *value, size_t capacity);
-// All ranks' `bytes` bytes, in rank order. what: a name of at most 40 letters, new for each call.
+// Collects `bytes` bytes of each rank, in rank order. what: a unique name of at most 40 letters.
 void store_gather(const World *world, const char *what, const void *mine, size_t bytes, void *all);
-// Ends all ranks, after rank 0 has printed why. On another rank, waits for that.
+// Ends all ranks. Rank 0 calls it after printing why; on other ranks the call waits for that end.
 void store_end_run(const World *world) __attribute__((noreturn));
 // This rank is done: from now on the end of its process is not a death. Rank 0 waits up to 2 s for
 // the others.

@@ -381,8 +381,8 @@ void args_parse(Args *args, int argc, char **argv)
     for (int fd = 0; fd <= STDERR_FILENO; fd++)     // else the next open() would return it
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", O_RDWR);
-    args->program = argc > 0 ? argv[0] : "train";
-    char **words = argc > 0 ? argv + 1 : argv;
+    args->program = argv[0];
+    char **words = argv + 1;
     words += parse_words(args, words);
     args->rest = words + (*words && strcmp(*words, "--") == 0);
     run_checks(args);

@@ -36,9 +36,9 @@ int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS])
 typedef struct Named {
     StTensor t;
     double least, most;         // the range of its numbers
-    const ModelTensor *tensor;  // of the model; NULL: this is a number of the state
+    const ModelTensor *tensor;  // the model's, of this shape; NULL: a field of TrainState
     const Array *array;         // with the tensor's values on the device, or NULL
-    char name[96];              // where t.name of a tensor points
+    char name[96];              // storage for t.name, which is a constant for a field of TrainState
 } Named;
 
 enum { STATE_NUMBERS = 14 };

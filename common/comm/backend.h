@@ -34,7 +34,7 @@ struct Comm {
     int rank, size;
     Device *device;
     char name[16];
-    Network network;        // the simulated network (--slow-network, --shared-link)
+    Network network;        // the simulated network (--slow-network)
     uint64_t calls;         // collectives so far
     uint64_t bytes;         // of all calls so far
     float *one;             // a number on the device, for barriers

@@ -45,21 +45,13 @@ void comm_broadcast_host(Comm *comm, void *bytes, size_t count)
     device_free(comm->device, on_device);
 }
 
-// Each rank has its own link (--slow-network), or an equal part of a link that all ranks share
-// (--shared-link). With both options, the slower one counts.
-static double network_rate(const CommConfig *config, int size)
-{
-    double own = config->slow_network, share = config->shared_link / size;
-    return own > 0 && (own < share || share == 0) ? own : share;
-}
-
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config)
 {
     Comm *comm = xcalloc(1, sizeof *comm);
     *comm = (Comm){ .rank = world->rank, .size = world->size, .device = device,
                     .one = device_alloc(device, sizeof *comm->one) };
     if (config)
-        comm->network.rate = network_rate(config, comm->size);
+        comm->network.rate = config->slow_network;
     if (comm->network.rate > 0)
         replay_forbid(device);
     snprintf(comm->name, sizeof comm->name, "%s", name);

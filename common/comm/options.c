@@ -8,8 +8,5 @@ void comm_options(Args *args, CommConfig *config)
     args_add(args, ARGS_ROWS(
         { "slow-network", 0, ARG_DOUBLE, &config->slow_network, "MB/S",
           "simulate a slow network: this rate for each rank, and 1 ms of latency (0: off)",
-          .min = 0, .max = 1e6 },
-        { "shared-link", 0, ARG_DOUBLE, &config->shared_link, "MB/S",
-          "simulate one link that all ranks share: this rate, and 1 ms of latency (0: off)",
           .min = 0, .max = 1e6 }));
 }

@@ -7,8 +7,8 @@
 //   dv = H^T dy   dH = dy v^T   dP = dropout'(dH)   dS = P * (dP - sum(P * dP)) / sqrt(d)
 //   dq = dS k   dk = dS^T q
 //
-// Forward does not keep P; backward computes it again. P and dH are f32. H and dS, which are
-// multiplied, have the activations' type, or f32 if that type is emulated.
+// Forward does not keep P; backward computes P again. P and dH are f32. H and dS, which are factors
+// of products, have the activations' type, or f32 if that type is emulated.
 #include "check.h"
 #include "cpu/ops_cpu.h"
 #include "ops/attention.h"
@@ -22,15 +22,15 @@ enum { SCORES, VALUES, D_VALUES, D_PROBS, D_QUERIES, D_KEYS, PRODUCTS };
 typedef struct Head {
     DnnPrimitive product[PRODUCTS];
     float *probs, *dprobs;      // (T, stride_of)
-    void *factor;               // (T, stride_of) H, then dS
+    void *factor;               // (T, stride_of): at first H, then dS
     void *scratch;
 } Head;
 
 typedef struct Attention {
     Ops *ops;
-    OpSpec spec;                // type: f32 if the type is emulated
-    Type type;                  // as callers see it
-    int samples, c, d;          // d: numbers of a head, for a token
+    OpSpec spec;                // the caller's, but x.type is f32 if the caller's type is emulated
+    Type type;                  // of the caller's x, y and gradients
+    int samples, c, d;          // c: width of a token; d: width of a head (c / heads)
     int threads;
     Head *heads;
     void *memory;
@@ -53,7 +53,7 @@ static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *sc
     return p;
 }
 
-// The T x T matrices have rows of whole packs (FOR_PACKS).
+// The stride of a T x T matrix, in numbers: its rows have whole packs (FOR_PACKS).
 static int stride_of(const Attention *a) { return (int)round_up(a->spec.T, TEAM); }
 
 static void plan_head(Attention *a, Head *head, size_t *scratch)
@@ -134,8 +134,8 @@ static void *number(const Attention *a, const void *numbers, size_t i)
     return (char *)numbers + i * type_size(a->spec.x.type);
 }
 
-// Where a head begins; heads are counted over all samples. head_in looks in part 0, 1 or 2 (q, k
-// or v) of qkv or dqkv. head_out looks in y or dy.
+// Where a head begins, in part 0, 1 or 2 (q, k or v) of qkv or dqkv (head_in), or in y or dy
+// (head_out). Heads are counted over all samples.
 static void *head_in(const Attention *a, const void *qkv, int head, int part)
 {
     size_t n = head / a->spec.heads, h = head % a->spec.heads;

@@ -1,13 +1,12 @@
 // conv_cpu.c - convolutions and linear layers on oneDNN.
 //
 // oneDNN prefers another order of the weights for each pass, and on each processor. So a pass
-// reorders the weights of the arena (ops/op.h), or the gradient that it makes of them.
+// reorders the weights of the arena (ops/op.h), or the gradient of the weights.
 //
-// But many convolutions are products of matrices, y = x W^T, with a row of W for each output number
-// of a row of x:
+// But many convolutions are products of matrices, y = x W^T, with a row of W for each column of y:
 //
-//   1x1 kernels     A row for each pixel. W is the weights of the arena.
-//   linear layers   A row for each image, which the kernel covers. W is the same.
+//   1x1 kernels     x and y have a row for each pixel. W is the weights of the arena.
+//   linear layers   A row for each image, which the kernel covers. W is the weights of the arena.
 //   small images    A row for each image, if each output pixel reads every input pixel, as in the
 //                   last two stages of ResNet-18 at 32x32. W has the live taps once for each output
 //                   pixel: see `expand`. As a convolution, most of the work would be on padding.
@@ -26,15 +25,15 @@ typedef struct Pass {
 
 typedef struct Conv {
     Ops *ops;
-    Type type, y_type;          // of the activations that callers pass
-    bool emulates;              // then spec and y are of the f32 convolution
+    Type type, y_type;          // of the caller's x and y
+    bool emulates;              // true: spec and y are those of an f32 convolution
     OpSpec spec;
     Shape y;
     LiveTaps live;
     size_t weights;             // number of live weights
     bool expands;
     Pass forward, backward_data, backward_weights;
-    void *short_dy;             // if only the output is f32: its rounded gradient
+    void *short_dy;             // dy rounded to `type`, if y is f32 and x is not; else NULL
 } Conv;
 
 static dnnl_data_type_t type_of(Type type) { return type == TYPE_F32 ? dnnl_f32 : dnnl_bf16; }
@@ -67,7 +66,7 @@ static DnnMd matrix(int rows, int columns, bool transposed, Type type)
                   transposed ? dnnl_ba : dnnl_ab);
 }
 
-// c = a b (+ bias). Takes ownership of the descriptions.
+// c = a b (+ bias). Takes ownership of the descriptors.
 static DnnPrimitive product(const Conv *conv, DnnMd a, DnnMd b, DnnMd c, DnnMd bias)
 {
     int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
@@ -96,8 +95,7 @@ static void plan_products(Conv *c, int n)
         ops_need_scratch(c->ops, (size_t)in * out);
 }
 
-// The place in the arena of the tap that W's row for output pixel q and channel o has for input
-// pixel p.
+// Where in the live taps is the tap that connects input pixel p with channel o of output pixel q?
 static size_t tap_of(const Conv *c, int q, int o, int p)
 {
     const Shape *x = &c->spec.x, *y = &c->y;
@@ -120,7 +118,7 @@ static void expand(const Conv *c, const void *taps, void *matrix)
         }
 }
 
-// The reverse for gradients: a tap's gradient is the sum over its places in W.
+// The reverse of `expand` for gradients: a tap's gradient is the sum over the tap's places in W.
 static void gather(const Conv *c, const float *matrix, float *taps)
 {
     const int pixels = c->spec.x.h * c->spec.x.w, channels = c->spec.x.c;
@@ -151,7 +149,7 @@ static DnnMd weights_md(const Conv *c, Type type, dnnl_format_tag_t order)
     return dnn_md(4, dims, type_of(type), order);
 }
 
-// Takes ownership of the description.
+// Takes ownership of `desc`.
 static void plan_pass(Conv *c, Pass *p, DnnPass pass, const DnnConv *d, dnnl_primitive_desc_t desc)
 {
     static const int arguments[][4] = {
@@ -174,8 +172,8 @@ static void plan_pass(Conv *c, Pass *p, DnnPass pass, const DnnConv *d, dnnl_pri
     dnn_md_free(arena);
 }
 
-// brgemm code (onednn.h) multiplies matrices with x.c columns, and a row for each pixel of a row of
-// y. The limits of 4 pixels and 32 channels were measured in 35 shapes on an AMD EPYC.
+// brgemm code (onednn.h) multiplies matrices with x.c columns and a row for each pixel in a row of
+// y. The limits of 4 pixels and 32 channels were measured with 35 shapes on an AMD EPYC.
 static void plan_convolution(Conv *c)
 {
     const OpSpec *s = &c->spec;
@@ -250,7 +248,7 @@ static const void *widened(const Conv *c, size_t count, const void *values, floa
     return ops_widened(c->ops, c->emulates, c->type, count, values, room);
 }
 
-// The weights in the pass's order.
+// Returns the weights in the order that the pass reads.
 static const void *weights_for(const Conv *c, const Pass *pass, const void *w, float **room)
 {
     w = widened(c, c->weights, w, room);
@@ -263,7 +261,7 @@ static const void *weights_for(const Conv *c, const Pass *pass, const void *w, f
     return c->ops->scratch;
 }
 
-// dy in the type that the passes read. If only y is f32 (the logits), dy is rounded.
+// Returns dy in the type that the passes read. If only y is f32 (the logits), rounds dy.
 static const void *gradient(const Conv *c, const void *dy, float **room)
 {
     if (c->short_dy) {

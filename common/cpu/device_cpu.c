@@ -35,17 +35,17 @@ struct Stream {
     Device *device;
     void *scratch;              // for the task that runs
     size_t scratch_bytes;
-    bool beside;                // the stream has a thread; all fields below are for it
-    char name[24], wait[40];    // "gradients", "wait for gradients"
+    bool beside;                // the stream has a thread; only then are the fields below used
+    char name[24], wait[40];    // for the timeline: "gradients", "wait for gradients"
     pthread_t thread;
     pthread_mutex_t lock;       // for all fields below
     pthread_cond_t changed;     // a task was queued, a task is done, or the stream ends
     Task *first, **last;        // the tasks that have not started
-    uint64_t queued, done;      // tasks, since the stream was made
+    uint64_t queued, done;      // numbers of tasks since the stream was made
     bool ending;
 };
 
-// "When `stream` has done `number` tasks." stream NULL: nothing to wait for.
+// The event has happened when `stream` has done `number` tasks. stream NULL: nothing to wait for.
 struct Event {
     Stream *stream;
     uint64_t number;
@@ -55,16 +55,16 @@ struct Device {
     int threads;
     char name[64];
     Stream compute;
-    atomic_size_t bytes;        // of device_alloc's memory
+    atomic_size_t bytes;        // of device_alloc's memory that is in use
     pthread_mutex_t lock;       // for the list of blocks
-    struct BlockHeader *blocks; // all of the device's memory
+    struct BlockHeader *blocks; // the list of all blocks of the device's memory
 };
 
 // Precedes every block of device memory, so that device_free finds its size. Its 64 bytes keep
 // the block aligned.
 typedef struct BlockHeader {
     size_t bytes;
-    struct BlockHeader *next, **at;     // of the device's list; `at` is the pointer to this block
+    struct BlockHeader *next, **at;     // in the device's list; *at is the pointer to this block
     char pad[40];
 } BlockHeader;
 
@@ -142,8 +142,8 @@ void device_close(Device *device)
 
 static _Thread_local bool is_beside;
 
-// OpenMP's teams then have exactly device->threads threads. A stream's own thread works alone
-// (device_cpu.h).
+// From now on teams that OpenMP starts in the calling thread have exactly device->threads threads.
+// A stream's own thread works alone (device_cpu.h).
 void device_use(Device *device)
 {
     omp_set_dynamic(0);
@@ -157,8 +157,8 @@ size_t device_bytes(const Device *device) { return atomic_load(&device->bytes); 
 // --- memory -------------------------------------------------------------------------------------
 
 // Large blocks of device memory come directly from the kernel: they are zero, and cost nothing
-// until they are used. The largest blocks are rounded up to whole huge pages: some versions of
-// Linux align only such blocks.
+// until they are used. The largest blocks are rounded up to whole huge pages, because some versions
+// of Linux align only such blocks.
 enum { LARGE = 1 << 20, HUGE_PAGE = 2 << 20, VERY_LARGE = 8 * HUGE_PAGE };
 
 static void *map_memory(size_t bytes)

@@ -3,7 +3,7 @@
 
 #include <omp.h>
 
-// A loop over fewer numbers runs in one thread: starting others would take longer.
+// A loop over fewer numbers runs in one thread: starting other threads would take longer.
 enum { FEW = 4096 };
 
 typedef struct Loop {

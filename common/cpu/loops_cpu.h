@@ -81,8 +81,8 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
 enum { SHORT = 64 };        // rows that are added up in f32
 
 // Adds two sums for each column, over the matrix's rows `first` to `last` - 1, to totals (2,
-// columns). SHORT rows at a time, and of these rows four packs side by side: their additions need
-// not wait for each other.
+// columns). Works on SHORT rows at a time, and in these on four packs side by side, whose additions
+// need not wait for each other.
 typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last,
                          double *totals);
 // Called once, with the sums of all columns.
@@ -98,8 +98,8 @@ INLINE void totals_add(const Pack *sums, size_t count, double *totals, size_t co
     }
 }
 
-// Adds up the rows `row` to `end` - 1 of neighbouring packs, whose sums stay in registers: so each
-// pack's index must be a constant.
+// Adds up the rows `row` to `end` - 1 of neighbouring packs. The index of each pack is a constant,
+// so that the sums stay in registers.
 #define COLUMNS_PACK(fn, TYPE, p, count) \
     fn(&j, TYPE_##TYPE, at_of(r, c + p * LANES, i + p * LANES, count), sums + 2 * p);
 #define COLUMNS_SUM(packs, count, PACKS)                                                        \
@@ -161,8 +161,8 @@ enum { TEAM = LANES };
     for (int i##_ = 0; i##_ < (count); i##_ += TEAM)                                            \
         INDEPENDENT                                                                             \
         for (int k = 0, i = i##_; k < ((count) - i##_ < TEAM ? (count) - i##_ : TEAM); k++, i++)
-// The same in whole packs, which compilers make vector code of: number `first` + k is in lane k.
-// This number may be beyond the row's end. There must be memory there, and the body must handle it.
+// FOR_ROW in whole packs, for vector code. Lane k has number `first` + k, which may be beyond the
+// row's end: the memory must have room for a whole pack, and the body must handle such numbers.
 #define FOR_PACKS(first, k, count)                                                              \
     for (int first = 0; first < (count); first += TEAM)                                         \
         FOR_LANES(k)

@@ -18,7 +18,7 @@ typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
 #define DNN_CHECK(call) dnn_check((call), #call, __FILE__, __LINE__)
 void dnn_check(dnnl_status_t status, const char *call, const char *file, int line);
 
-// Free with dnn_md_free.
+// Free memory descriptors with dnn_md_free.
 DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag);
 // A matrix whose element (i, j) is at i * row_stride + j * column_stride.
 DnnMd dnn_matrix(int rows, int columns, int row_stride, int column_stride, dnnl_data_type_t type);
@@ -39,19 +39,19 @@ typedef struct DnnPrimitive {
     int arg_count;
 } DnnPrimitive;
 
-// The description of a convolution's pass. hint: for a backward pass, that of the forward pass.
+// The descriptor of a convolution's pass. hint: for a backward pass, the forward pass's descriptor.
 // oneDNN lists its newest code first, in which a kernel for batches of small matrix products
-// (brgemm) does the work. Where the matrices would be very small, its older code (jit) is faster.
-// avoid_brgemm selects that code, unless brgemm uses AMX.
+// (brgemm) does the work. For very small matrices, oneDNN's older code (jit) is faster.
+// avoid_brgemm selects jit code, unless the brgemm code uses AMX.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
 // c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. attr: NULL, or dnn_own_scratch().
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c,
                                        const_dnnl_primitive_attr_t attr);
-// With this attribute, the caller passes the primitive's scratch memory, so that several threads
-// can run such primitives at once. Free the attribute with dnnl_primitive_attr_destroy.
+// With this attribute, dnn_run's caller passes scratch memory to a primitive, so that several
+// threads can run such primitives at once. dnnl_primitive_attr_destroy frees the attribute.
 dnnl_primitive_attr_t dnn_own_scratch(void);
-// Takes ownership of the description. arguments: up to 4 DNNL_ARG_*. mds: one for each.
+// Takes ownership of the descriptor. arguments: up to 4 DNNL_ARG_*. mds: one for each of them.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds);
 DnnPrimitive dnn_reorder(dnnl_engine_t engine, DnnMd from, DnnMd to);

@@ -7,9 +7,9 @@ struct Ops {
     Device *device;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    float *scratch;         // for one convolution at a time: what it reorders or expands
+    float *scratch;         // for one convolution at a time: its reordered or expanded weights
     size_t scratch_count;
-    float *wide;            // for one emulated operation at a time: its inputs and outputs, in f32
+    float *wide;            // for one emulated operation at a time: inputs and outputs, in f32
     size_t wide_count;
 
     int norm_processes;     // processes that share a BatchNorm batch; 0 or 1: it is not shared
@@ -21,10 +21,10 @@ static inline Stream *compute(const Ops *ops) { return device_stream(ops->device
 
 // Makes ops->scratch at least count floats long. The memory may move, so call it only in op_new.
 void ops_need_scratch(Ops *ops, size_t count);
-void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
+void ops_need_wide(Ops *ops, size_t count);     // like ops_need_scratch, for ops->wide
 
-// Returns the values, or if the operation is emulated, an f32 copy of them. The copy is made at
-// *room, a place in ops->wide, and *room then moves past the copy.
+// Returns the values, or if the operation is emulated, an f32 copy of them. The copy is at *room, a
+// place in ops->wide, and *room then moves past it.
 static inline const void *ops_widened(Ops *ops, bool emulated, Type type, size_t count,
                                       const void *values, float **room)
 {

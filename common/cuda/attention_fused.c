@@ -274,7 +274,8 @@ static const char *why_not(const Ops *ops, const OpSpec *s, const FusedProblem *
     return NULL;
 }
 
-// Prints the reason at the first call, and again if it changes.
+// On rank 0, prints whether attention is fused, and if not, the reason: at the first call, and
+// after each change.
 static void say(Ops *ops, const char *reason)
 {
     const char *text = reason ? reason : "";

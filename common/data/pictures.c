@@ -342,8 +342,8 @@ static bool view_choose(Job *job, int64_t width, int64_t height)
 {
     const Augment *augment = job->augment;
     View *view = &job->room->view;
-    snprintf(job->problem, sizeof job->problem, "%lld x %lld pixels: too many for memory",
-             (long long)width, (long long)height);
+    snprintf(job->problem, sizeof job->problem, "%lld x %lld pixels: at most %d are decoded",
+             (long long)width, (long long)height, MOST_PIXELS);
     if (width * height > MOST_PIXELS)
         return false;
     *view = view_center((int)width, (int)height, job->side);

@@ -12,8 +12,8 @@
 
 // An activation, and the parts of its gradient: each layer that reads the activation writes one.
 typedef struct Value {
-    size_t count;           // for the most rows of a forward; logits: for a full batch
-    void *data;             // for value 0, if images: the caller's memory in the last forward
+    size_t count;           // numbers in the rows of the largest forward; logits: in a whole batch
+    void *data;             // of value 0, if images: the inputs of the last model_forward
     void *grad[2];
     uint8_t *index;         // max pooling: where each maximum was
     float *mean, *inv_std;  // normalisation: of this batch or row, kept for backward
@@ -64,7 +64,7 @@ static void lay_out_parameters(Model *model)
                          : device_alloc(model->device, model->grad_count * type_size(type));
 }
 
-// Bytes of value i. Each part of its gradient has as many. Logits are always f32.
+// Bytes of value i, and of each part of its gradient. Logits are always f32.
 static size_t value_bytes(const Model *model, int i)
 {
     bool logits = i == model->net->value_count - 1;
@@ -114,9 +114,9 @@ static void allocate_activations(Model *model)
 // v - 1 makes value v, and reads its gradient.
 
 typedef struct Life {
-    int value, part;        // of the gradient
-    size_t size, at;        // bytes
-    int from, to;           // steps, both included
+    int value, part;        // whose gradient it is, and which part of the gradient
+    size_t size, at;        // its bytes, and at which byte of the shared memory it begins
+    int from, to;           // the first and last step of backward that needs it
 } Life;
 
 static int by_size(const void *a, const void *b)
@@ -141,7 +141,7 @@ static size_t place(Life *lives, int count)
         for (int j = 0; j < i; j++)
             if (overlap(&lives[i], &lives[j])) {
                 lives[i].at = lives[j].at + lives[j].size;
-                j = -1;                 // moved: check all of them again
+                j = -1;                 // i has moved: compare with all earlier ones again
             }
         end = lives[i].at + lives[i].size > end ? lives[i].at + lives[i].size : end;
     }
@@ -154,7 +154,7 @@ static size_t place(Life *lives, int count)
 static Life life_of(const Model *model, int value, int part, int step)
 {
     const Net *net = model->net;
-    int last = value - 1;   // layer
+    int last = value - 1;   // the last layer in backward that needs the gradient
     if (ops_beside && net->layers[last].kind == OP_CONV)
         while (last > 0 && net->layers[last - 1].kind != OP_CONV)
             last--;
@@ -489,7 +489,7 @@ void model_forward(Model *model, const void *inputs, int rows, bool training)
 }
 
 // Makes the gradients before `end` final (ops_join), calls `ready` for those from `begin` on, and
-// returns `end`. The free floats come with the last gradients.
+// returns `end`. The MODEL_SPARE floats come with the last gradients.
 static size_t gradients_final(Model *model, size_t begin, size_t end, GradReady ready, void *arg)
 {
     size_t known = end == model->grad_count ? model->ready_count : end;

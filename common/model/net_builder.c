@@ -2,7 +2,7 @@
 #include "model/net_builder.h"
 #include "check.h"
 
-// The layers whose backward adds up the gradients of two readers.
+// Does the layer's backward add up the gradients of two readers?
 static bool adds_gradients(const Layer *layer)
 {
     return layer->kind == OP_NORM || layer->kind == OP_MAXPOOL || layer->kind == OP_ADD;
@@ -12,7 +12,7 @@ static bool adds_gradients(const Layer *layer)
 static int next_part(Net *net, int value)
 {
     int most = value == 0 || adds_gradients(&net->layers[value - 1]) ? 2 : 1;
-    CHECK(net->readers[value] < most, "docs/your_network.md says which outputs two layers may read",
+    CHECK(net->readers[value] < most, "docs/your_network.md lists outputs that two layers may read",
           "more than %d layer%s of the network read%s output %d (0: the batch)", most,
           most > 1 ? "s" : "", most > 1 ? "" : "s", value);
     return net->readers[value]++;

@@ -6,19 +6,19 @@
 // they are added; value 0 is the batch of images, or of tokens as one-hot rows.
 typedef struct Layer {
     OpKind kind;
-    char name[56];                  // torch's: "layer1.0.conv1"
+    char name[56];                  // the layer's name in torch: "layer1.0.conv1"
     int in, residual, out;          // residual: -1 if there is none
     int in_part, residual_part;     // which parts of its inputs' gradients this layer writes
-    int channels, kernel_h, kernel_w, stride, pad; // channels: of the output; rest: conv, max pool
+    int channels, kernel_h, kernel_w, stride, pad; // output channels; the rest: conv and max pool
     bool bias, relu, linear;
     bool embeds;                    // its weights are embeddings, of tokens and of positions
-    double deviation;               // weights are normal with this deviation, biases 0; 0: both are
-                                    // uniform by fan-in
+    double deviation;               // of the normal initial weights, with initial biases 0; if 0,
+                                    // weights and biases are uniform by fan-in
     int heads;
-    size_t begin, end;              // in the arena, of the parameters that have gradients
-    size_t dead_at;                 // in the arena, of the weights that have no gradients
-    size_t bias_at;                 // of the bias or beta; weights and gamma are at begin
-    size_t mean_at, var_at;         // in the arena of buffers
+    size_t begin, end;              // range in the arena, of the parameters that have gradients
+    size_t dead_at;                 // where in the arena weights that have no gradients begin
+    size_t bias_at;                 // where the bias or beta begins; weights or gamma: at `begin`
+    size_t mean_at, var_at;         // where in the arena of buffers these statistics begin
 } Layer;
 
 // The size of a value for one image or token.
@@ -30,22 +30,22 @@ enum { NET_MAX_LAYERS = 512, NET_MAX_VALUES = 512 };
 struct Net {
     Layer layers[NET_MAX_LAYERS];
     int layer_count;
-    char prefix[32];                // of the names of the next layers: "layer1.0."
+    char prefix[32];                // begins the names of the next layers: "layer1.0."
     Extent extents[NET_MAX_VALUES];
-    int readers[NET_MAX_VALUES];    // number of layers that read a value
+    int readers[NET_MAX_VALUES];    // number of layers that read each value
     int value_count;
 
     struct Value *values;           // from here on private to model.c and plan.c
-    struct Plan *plans;             // the first has the most rows
-    const struct Plan *current;     // of the last forward
-    uint64_t *keys;                 // of a forward's samples, for dropout; NULL: they are images
-    const uint64_t *dropout;        // of the last forward: keys, or NULL if nothing is dropped
-    void *activations;              // all values but value 0
-    void *gradients;                // the gradients of these values, which share memory
+    struct Plan *plans;             // a list; its first plan has the most rows
+    const struct Plan *current;     // the plan of the last forward
+    uint64_t *keys;                 // of the last forward's samples, for dropout; NULL for images
+    const uint64_t *dropout;        // of the last forward: `keys`, or NULL if nothing is dropped
+    void *activations;              // memory of all values but value 0
+    void *gradients;                // memory that all parts of the values' gradients share
 };
 
-// Each adds a layer at the end and returns the number of its value. At most two layers may read the
-// batch, or the value of net_norm, net_maxpool or net_add; one layer may read any other value.
+// Each adds a layer at the end and returns the number of the layer's value. At most two layers may
+// read the batch, or a value of net_norm, net_maxpool or net_add; at most one, any other value.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);
@@ -59,7 +59,7 @@ int net_gelu(Net *net, int in);
 int net_attention(Net *net, int in, int heads);
 int net_add(Net *net, int a, int b);
 
-// The extent of value 0; images that are smaller get a black frame. Fails on samples that --arch
-// cannot take.
+// The extent of value 0; smaller images get a black frame. Fails if --arch cannot take these
+// samples.
 Extent net_canvas(const ModelConfig *config);
 void net_build(Net *net, const ModelConfig *config, Extent canvas);

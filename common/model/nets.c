@@ -7,7 +7,7 @@
 
 static const char *const arch_names = "lenet|convnet|resnet18|resnet50|gpt";
 
-// With --arch gpt alone, a run takes about a minute on 2 cores.
+// With these defaults and only --arch gpt, a run takes about a minute on 2 cores.
 static void check_options(Args *args, void *config)
 {
     const GptConfig *gpt = config;
@@ -134,7 +134,7 @@ static int gpt_linear(Net *net, int in, const char *name, int outputs, bool bias
 //   output = z + dropout(linear(GELU(linear(norm(z)))))
 static int gpt_block(Net *net, const GptConfig *c, int x)
 {
-    double residual = 0.02 / sqrt(2.0 * c->layers);     // a gpt adds to x 2 * layers times
+    double residual = 0.02 / sqrt(2.0 * c->layers);     // 2 * layers such outputs are added to x
     int y = net_row_norm(net, x, "ln_1");
     y = gpt_linear(net, y, "attn.c_attn", 3 * c->width, true, 0.02);
     y = net_attention(net, y, c->heads);
@@ -144,7 +144,7 @@ static int gpt_block(Net *net, const GptConfig *c, int x)
     return net_add(net, x, gpt_linear(net, y, "mlp.c_proj", c->width, true, residual));
 }
 
-// karpathy's minGPT. The last layer has weights of its own, not the embedding's.
+// karpathy's minGPT. The last layer has its own weights, and does not share the embedding's.
 static void build_gpt(Net *net, const GptConfig *c, int classes)
 {
     int x = gpt_linear(net, 0, "transformer", c->width, false, 0.02);

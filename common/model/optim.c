@@ -16,7 +16,7 @@ OptimConfig optim_defaults(void)
                           .lr_scale = "none" };
 }
 
-// How many of the milestones ("30,60,80") are over. -1: the text is no such list.
+// How many of the milestones ("30,60,80") have passed at this epoch; -1 if the text is not a list.
 static int milestones_passed(const char *list, int64_t epoch)
 {
     int passed = 0, length;
@@ -70,8 +70,8 @@ void optim_options(Args *args, OptimConfig *c)
           .needs = "momentum" },
         { "beta1", 0, ARG_DOUBLE, &c->beta1, "B", "AdamW: how much of the mean gradient a step "
           "keeps", .max = 0.999999, .needs = "optim=adamw" },
-        { "beta2", 0, ARG_DOUBLE, &c->beta2, "B", "AdamW: the same, for the mean square gradient",
-          .max = 0.999999, .needs = "optim=adamw" },
+        { "beta2", 0, ARG_DOUBLE, &c->beta2, "B", "AdamW: how much of the mean square gradient a "
+          "step keeps", .max = 0.999999, .needs = "optim=adamw" },
         { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W",
           "weight decay (AdamW: only for matrices and convolutions)", .max = 1e3 },
         { "schedule", 0, ARG_CHOICE, &c->schedule, "constant|step|cosine",
@@ -86,7 +86,7 @@ void optim_options(Args *args, OptimConfig *c)
           "cosine: steps until --min-lr (0: the whole run)", .max = 1e9,
           .needs = "schedule=cosine" },
         { "warmup", 0, ARG_STRING, &c->warmup, "N|Nsteps",
-          "epochs, or steps, in which the rate first rises linearly" }));
+          "how long the rate rises linearly at the start: N epochs or N steps" }));
     args_check(args, check_options, c);
 }
 
@@ -98,8 +98,8 @@ void optim_scale_options(Args *args, OptimConfig *c)
           "after a warm-up (default: 5 epochs)" }));
 }
 
-// The factor of a step: with many ranks the whole factor is too large at first. So in the warm-up
-// it rises batch by batch from about 1 to the whole, as in Horovod's ImageNet example.
+// The factor of a step. With many ranks `whole` would be too large at first. So in the warm-up the
+// factor rises at every step, from about 1 to `whole`, as in Horovod's ImageNet example.
 static double warm_up(double whole, double warmed, double warm)
 {
     return warmed >= warm ? whole : 1 + fmin(1, (warmed + 1) / warm) * (whole - 1);
@@ -131,7 +131,7 @@ double optim_lr(const OptimConfig *c, int ranks, int64_t step, int64_t steps_per
 
 static bool is_adamw(const Optim *optim) { return strcmp(optim->config->name, "adamw") == 0; }
 
-// As in nanoGPT, weights decay, including embeddings. Vectors (biases, gamma, beta) do not.
+// As in nanoGPT, weights decay, including embeddings. Vectors (biases, gamma, beta) do not decay.
 static uint8_t *decays_new(Model *model)
 {
     size_t bytes = model->param_count / PARAM_ALIGN;

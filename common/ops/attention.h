@@ -19,7 +19,7 @@ static inline Mask mask_of(Dropout d, const uint64_t *keys)
     return mask;
 }
 
-// One sample's `stream` for dropout_keeps.
+// A sample's argument `stream` for dropout_keeps.
 INLINE uint64_t mask_stream(const Mask *m, size_t sample)
 {
     return m->limit ? dropout_stream(m->keys[sample], m->layer) : 0;
@@ -30,16 +30,16 @@ INLINE float masked(const Mask *m, uint64_t stream, uint32_t position, float val
     return kept(m->limit == 0 || dropout_keeps(stream, position, m->limit), value * m->scale);
 }
 
-// Matrices (T, T) of all heads of all samples; on a CPU, of one head of one sample.
+// A job on the (T, T) matrices of all heads of all samples; on a CPU, of one head of one sample.
 typedef struct SoftmaxJob {
     int T, heads;
-    int stride;             // from row to row in memory; on a CPU, a multiple of TEAM
+    int stride;             // numbers from row to row in memory; on a CPU, a multiple of TEAM
     float scale;
     Mask mask;
-    size_t first;           // the matrices' first row, counted over all heads
-    float *p;               // q k^T, then P
+    size_t first;           // the number of the first row, counted over all heads of all samples
+    float *p;               // at first q k^T, then P
     void *h;
-    float *dp;              // dH, then dP
+    float *dp;              // at first dH, then dP
     void *ds;
 } SoftmaxJob;
 
@@ -51,12 +51,12 @@ static inline SoftmaxJob softmax_job(const OpSpec *s, const uint64_t *keys, size
     return job;
 }
 
-// A row of one of these matrices: a token's numbers for all tokens of its sample.
+// A row of a (T, T) matrix: a token's numbers for all tokens of its sample.
 typedef struct HeadRow {
     int token;
-    size_t begin;           // in memory
-    uint64_t stream;        // of dropout
-    uint32_t position;
+    size_t begin;           // index of the row's first number in memory
+    uint64_t stream;        // of the sample, for dropout_keeps
+    uint32_t position;      // of the row's first number, for dropout_keeps
 } HeadRow;
 
 INLINE HeadRow head_row(const SoftmaxJob *j, size_t row)

@@ -10,11 +10,11 @@ Shape conv_output(const OpSpec *s)
     return y;
 }
 
-// The live taps of one direction. At output o, a tap reads input o * stride - pad + tap. It is dead
-// if it reads before the image even at the last output, or after the image even at the first.
+// The live taps of one direction. At output o, a tap reads input o * stride - pad + tap. A tap is
+// dead if it reads before the image even at the last output, or after the image even at the first.
 //
-// The padding after the image is also `pad` if that gives the right number of outputs, because
-// programs usually ask the libraries for equal padding. Otherwise it is what the last output needs.
+// *pad_after is *pad if equal padding gives the right number of outputs, because programs usually
+// ask the libraries for equal padding. Otherwise *pad_after is what the last output needs.
 static void live_range(int size, int kernel, int stride, int padding, int *first, int *count,
                        int *pad, int *pad_after)
 {

@@ -1,4 +1,4 @@
-// images.c - from bytes to the network's input.
+// images.c - makes the network's input from the bytes of images.
 #include "ops/loops.h"
 
 typedef struct ImagesJob {

@@ -11,8 +11,8 @@
 //                            end(job, column, sums)        then each column, with its sums
 //   ROWS(fn, Job)            fn(job, type, row)            each row of a matrix, by a team
 //   ITEMS(fn, Job)           fn(job, i)                    each i
-//   TOTALS(fn, end, Job, n)  fn(job, i, one)               each i, which gives n numbers,
-//                            end(job, totals)              then once, with their sums
+//   TOTALS(fn, end, Job, n)  fn(job, i, one)               each i, to set one[0] to one[n - 1],
+//                            end(job, totals)              then once, with the sums over all i
 //   ROW_TOTALS               the same                      each row, by a team
 //
 // The operation's function in ops.h or op.h fills a job and runs the loop:
@@ -21,11 +21,11 @@
 //   RUN_ITEMS(fn, stream, count, &job)         RUN_TOTALS: likewise
 //
 // A function with a `type` is compiled for each type of number, and `type` is a constant; with
-// CELLS_F32 and ROWS_F32, for f32 only. A team, which computes a row together (FOR_ROW, FOR_PACKS),
-// is a warp of a GPU or one thread of a CPU.
+// CELLS_F32 and ROWS_F32, for f32 only. A team computes a row together (FOR_ROW, FOR_PACKS). It is
+// a warp of a GPU or one thread of a CPU.
 //
-// Sums have the same bits every time, whatever the number of threads: only the matrix decides which
-// numbers form a piece, and the sums of pieces are added up in a fixed order, in double.
+// Sums have the same bits every time, whatever the number of threads: which numbers form a piece
+// depends only on the matrix, and the sums of pieces are added up in a fixed order, in double.
 #pragma once
 #include "ops/packs.h"
 #ifdef ON_GPU

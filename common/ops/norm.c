@@ -12,14 +12,14 @@ typedef struct NormJob {
     void *out;
     float *scale, *shift;   // (c) forward: y = x * scale + shift
     float *slope;           // (c) backward: dx = d * scale + (x - mean) * slope + shift
-    // Messages that processes exchange, (1 + 2 * c): the number of rows, then (2, c) numbers.
-    double *mine;           // of this process
-    double *all;            // (processes, 1 + 2 * c) by rank
+    // A message between processes has 1 + 2 * c numbers: the number of rows, then (2, c) numbers.
+    double *mine;           // this process's message
+    double *all;            // the messages of all processes, in rank order
 } NormJob;
 
 // --- forward -------------------------------------------------------------------------------------
 
-// Where a row in the middle begins. Each channel's number there is the origin of `moments`.
+// Where the middle row begins. In `moments`, each channel's origin is its number in this row.
 INLINE size_t middle(const NormJob *j) { return j->m.rows / 2 * j->m.columns; }
 
 // Adds up distances from the origin, and their squares. So a mean far from zero costs little
@@ -78,15 +78,13 @@ INLINE void moments_end(const NormJob *j, size_t c, const double *sums)
 }
 COLUMNS(moments, moments_end, NormJob)
 
-// Merging avoids the difference of two large sums (Chan, Golub, LeVeque 1979), and goes in the
-// order of the ranks, so that all processes get the same bits.
+// Merges the processes' moments without a difference of two large sums (Chan, Golub, LeVeque 1979),
+// and in rank order, so that all processes get the same bits.
 INLINE void moments_merge(const NormJob *j, size_t c)
 {
     const double *rank = j->all;
     double rows = 0, mean = 0, squares = 0;
     for (int r = 0; r < j->processes; r++, rank += 1 + 2 * j->m.columns) {
-        if (rank[0] == 0)
-            continue;
         double together = rows + rank[0], delta = rank[1 + c] - mean, share = rank[0] / together;
         mean += delta * share;
         squares += rank[1 + j->m.columns + c] + delta * delta * rows * share;
@@ -131,7 +129,7 @@ CELLS(normalise, NormJob)
 
 // --- backward ------------------------------------------------------------------------------------
 
-// Computes d: dy1, plus dy2 if `two`; with `relu` it is 0 unless y > 0. Stores d in out, and adds
+// Computes d: dy1, plus dy2 if `two`. With `relu`, d is 0 unless y > 0. Stores d in out, and adds
 // up d and d * (x - mean).
 INLINE void gradient_pack(const NormJob *j, Type type, At at, Pack *sums, bool two, bool relu)
 {
@@ -256,8 +254,8 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
     ops->norm_gather_arg = arg;
 }
 
-// The first call allocates the messages. A recorded step could not, but the first call of a step is
-// never recorded (device.h).
+// The first call allocates the messages. A recorded step could not allocate, but the first call of
+// a step is never recorded (device.h).
 static void prepare(Norm *norm)
 {
     NormJob *j = &norm->job;

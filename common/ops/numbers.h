@@ -1,8 +1,8 @@
 // numbers.h - numbers of any type in memory, loaded as f32.
 //
 // Rounding is to nearest, ties to even. Numbers that are too large become infinite, numbers that
-// are too small become denormal or zero. GPUs have instructions for this. The code for CPUs has no
-// branches, so that loops become vector code.
+// are too small become denormal or zero. GPUs have instructions for these conversions. The code for
+// CPUs has no branches, so that loops become vector code.
 //
 // ON_GPU: this file is compiled for kernels, by nvcc or for the tests' mock of a GPU.
 #pragma once
@@ -42,7 +42,7 @@ INLINE float float_of(uint32_t bits)
     return value;
 }
 
-// The 16-bit numbers are in 32 bits here: a loop over lanes of one size stays in whole vectors.
+// 16-bit numbers are in 32 bits here, because a loop over lanes of one size stays in whole vectors.
 
 INLINE float from_bf16(uint32_t half) { return float_of(half << 16); }
 
@@ -53,7 +53,7 @@ INLINE uint32_t to_bf16(float value)
 }
 
 // f16: sign, 5 bits of exponent (biased by 15; an f32's by 127), 10 of mantissa. Denormal numbers
-// are multiples of 2^-24, the last bit of an f32 between 0.5 and 1: adding 0.5 rounds to them.
+// are multiples of 2^-24, the last bit of an f32 from 0.5 to 1. So adding 0.5 rounds to them.
 
 INLINE float from_f16(uint32_t half)
 {
@@ -107,13 +107,13 @@ INLINE float kept(bool keep, float value) { return keep ? value : 0; }
 
 #else
 
-// `value`, or 0. With ?: gcc 14 would compute `value` only where it is kept, in a branch. Branches
-// keep loops scalar.
+// `value` if keep, else 0. For ?: gcc 14 would make a branch around the computation of `value`, and
+// branches keep loops scalar.
 INLINE float kept(bool keep, float value) { return float_of(bits_of(value) & -(uint32_t)keep); }
 
-// e^x, within two units in the last place. x is limited to -87 .. 88: by integers, because minima
-// of integers never become branches. 0x7fffff makes a negative NaN the smallest unsigned number,
-// and a positive NaN the smallest signed one. So NaN stays NaN.
+// e^x, within two units in the last place. x is limited to -87 .. 88 by minima of integers, which
+// never become branches. Adding 0x7fffff makes a negative NaN one of the smallest unsigned numbers,
+// and a positive NaN one of the smallest signed numbers. So NaN stays NaN.
 INLINE float exp_of(float x)
 {
     const uint32_t least = 0xc2ae0000u + 0x7fffff;
@@ -123,7 +123,7 @@ INLINE float exp_of(float x)
     int32_t below = (int32_t)above;
     below = below < most ? below : most;
     x = float_of((uint32_t)below - 0x7fffff);
-    float shifted = x * 0x1.715476p0f + 0x1.8p23f;      // rounds x / ln 2: the last bits of shifted
+    float shifted = x * 0x1.715476p0f + 0x1.8p23f;      // its last bits: x / ln 2, rounded
     float n = shifted - 0x1.8p23f;
     float r = x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;
     float p = 1 / 120.0f + r * (1 / 720.0f + r * (1 / 5040.0f));

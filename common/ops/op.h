@@ -7,7 +7,7 @@ struct Op {
     Ops *ops;
     OpSpec spec;
     Shape y;
-    void *own;              // what the kind keeps, if anything
+    void *own;              // what OpNew has returned, or NULL
 };
 
 typedef Shape OpOutput(const OpSpec *spec);
@@ -34,10 +34,10 @@ OpRun conv_forward, conv_backward, norm_forward, norm_backward, relu_forward, re
 //                         . 7 8       6 7 .    . . .
 //
 // The arena has the live weights as (out_channels, rows, cols, x.c), on every backend and
-// processor. They are the kernel of a smaller convolution with this padding.
+// processor. They are the kernel of a smaller convolution with the padding `pad` and `pad_after`.
 typedef struct LiveTaps {
-    int row, col, rows, cols;
-    int pad[2], pad_after[2];           // of rows and columns: above and left, below and right
+    int row, col, rows, cols;           // the first live row and column, and how many are live
+    int pad[2], pad_after[2];           // padding above and left; padding below and right
 } LiveTaps;
 
 LiveTaps conv_live_taps(const OpSpec *spec);

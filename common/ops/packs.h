@@ -14,8 +14,8 @@ enum { LANES = 8 };     // 16 bytes of 16-bit numbers
 #else
 enum { LANES = 16 };    // 64 bytes of f32
 #ifdef __clang__
-// clang would unroll a loop before it makes vector code. Then single lanes are used outside of the
-// loop that computes them, and that loop stays scalar.
+// clang would unroll the loops that use a pack before it makes vector code. The loop that computes
+// the pack would then stay scalar, because its lanes are used one by one.
 #define LANES_LOOP _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
 #define FEW_LOOP _Pragma("clang loop unroll(disable)")
 #else
@@ -33,8 +33,8 @@ typedef struct Pack {
 // The place of up to LANES neighbours in a row of a matrix.
 typedef struct At {
     size_t row, column;
-    size_t i;               // of the first number in memory
-    int count;              // at most LANES
+    size_t i;               // index of the first number in memory
+    int count;              // how many numbers, at most LANES
 } At;
 
 // Numbers in memory, row after row. An activation has a row for each pixel and a column for each
@@ -98,10 +98,10 @@ INLINE void store_whole(Type type, void *to, size_t i, const Pack *pack)
 
 #else
 
-// A pack as one vector, of numbers of any size. A loop over lanes that also changes the size of the
-// numbers becomes code for halves of a pack, and stores them one by one. A load of the whole pack
-// then waits until both are in the cache. So only CONVERTED changes the size, and packs stay in
-// registers.
+// A pack as one vector, of numbers of any size. From a loop over lanes that also changes the size
+// of the numbers, compilers make code that stores two halves of a pack. A load of the whole pack
+// then waits until both halves are in the cache. So only CONVERTED changes the size, and packs stay
+// in registers.
 #define VECTOR_OF(type) \
     type __attribute__((vector_size(LANES * sizeof(type)), aligned(sizeof(type)), may_alias))
 typedef VECTOR_OF(float) Floats;
@@ -138,7 +138,7 @@ INLINE void store_whole(Type type, void *to, size_t i, const Pack *pack)
 
 #endif
 
-// `count` numbers from the number i on; the other lanes are 0.
+// Loads `count` numbers from index i on; the other lanes become 0.
 INLINE void load(Type type, const void *from, size_t i, int count, Pack *pack)
 {
     if (count == LANES) {
@@ -156,8 +156,8 @@ INLINE void load_at(Type type, const void *from, At at, Pack *pack)
     load(type, from, at.i, at.count, pack);
 }
 
-// Loads from a matrix to which the loop writes nothing. On a GPU, loads of the next rows then need
-// not wait for stores.
+// The same for a matrix to which the loop writes nothing: on a GPU, loads of the next rows then
+// need not wait for stores.
 INLINE void load_fixed_at(Type type, const void *from, At at, Pack *pack)
 {
 #ifdef ON_GPU

@@ -18,7 +18,7 @@ INLINE void maxpool(const PoolJob *j, Type type, At at)
         for (int w = w0 < 0 ? 0 : w0; w < w0 + s->kernel_h && w < s->x.w; w++) {
             float position = (h - h0) * s->kernel_h + w - w0;
             load_at(type, j->x, pixel_at(&s->x, &p, h, w, at), &x);
-            // In two loops: else gcc 14 keeps the packs in memory, and stores lanes that change.
+            // Two loops: in one, gcc 14 would keep `best` and `where` in memory, not in registers.
             FOR_LANES(k) {
                 bool larger = x.v[k] > best.v[k] || x.v[k] != x.v[k];
                 new_best.v[k] = larger ? x.v[k] : best.v[k];

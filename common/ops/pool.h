@@ -1,4 +1,4 @@
-// pool.h - places in pooling's activations. The gradient of max pooling has two versions. On a
+// pool.h - places in the activations of pooling. The gradient of max pooling has two versions. On a
 // GPU each pixel gathers from the windows that it is in, so that no two threads add to one number.
 // On a CPU each window scatters to its pixels, which is faster there.
 #pragma once

@@ -93,7 +93,7 @@ INLINE RowSums row_sums(const float *z, int classes, int label)
     return r;
 }
 
-// Is the loss a mean over all rows of a batch, and not only over this call's?
+// Is the loss a mean over all rows of a batch, and not only over this call's rows?
 INLINE bool is_part(const LossJob *j) { return j->dlogits && j->scalars->set.rows_of_batch > 0; }
 
 INLINE void count_row(const LossJob *j, size_t row, double *one) { one[0] = j->labels[row] >= 0; }
@@ -111,8 +111,8 @@ TOTALS(count_row, count_end, LossJob, 1)
 
 enum { LOSS, CORRECT1, CORRECT5, NOT_FINITE, LOSS_TOTALS };
 
-// The gradient is (softmax(z) - target) * loss scale / rows in the mean. It is 0 for a row without
-// a label.
+// The gradient is (softmax(z) - target) * loss scale / rows in the mean. For a row without a label
+// it is 0.
 INLINE void loss_row(const LossJob *j, size_t row, double *one)
 {
     const float *z = j->logits + row * j->classes;
@@ -187,7 +187,7 @@ typedef struct UpdateJob {
     size_t grad_count;
     float *params, *first, *second;     // SGD: velocity; AdamW: mean and square
     const float *grads;
-    const uint8_t *decays;              // a byte for PARAM_ALIGN parameters: all of a pack share it
+    const uint8_t *decays;              // a byte for each PARAM_ALIGN parameters, so for a pack
     const Scalars *scalars;
 } UpdateJob;
 
@@ -320,7 +320,7 @@ typedef struct ArrayJob {
     const void *from;
     void *to;
     float factor;
-    const Scalars *scalars;     // unless NULL, divide by its loss scale
+    const Scalars *scalars;     // if not NULL, also divide by the loss scale in it
 } ArrayJob;
 
 INLINE void narrow(const ArrayJob *j, Type type, At at)

@@ -162,7 +162,7 @@ void gelu_backward(const Op *op, const OpArgs *a)
 
 typedef struct AddJob {
     Mask mask;
-    const void *a, *b;      // a: may be NULL
+    const void *a, *b;      // y = a + dropout(b), or if a is NULL, dropout(b)
     void *y;
 } AddJob;
 

@@ -219,7 +219,7 @@ void store_join(const StoreConfig *c, World *world)
         find_rank0(*c, s);
         s->thread = thread_start(beat_on, s, "the beats");
     }
-    TcpPlace here = c->rank == 0 ? c->place : tcp_place(s->socket, false);
+    TcpPlace here = c->rank == 0 ? c->place : tcp_place(s->socket);
     memcpy(s->own, c->from[0] ? c->from : here.address, sizeof s->own);
     world->store = s;
     world->address = s->own;

@@ -85,14 +85,14 @@ int tcp_bind(TcpPlace *place)
     CHECK(good, "another program may be using it (ss -ltnp shows which): choose a different "
           "--master-port", "cannot listen on port %d of %s: %s", place->port, place->address,
           strerror(errno));
-    *place = tcp_place(bound, false);
+    *place = tcp_place(bound);
     return bound;
 }
 
-TcpPlace tcp_place(int socket, bool peer)
+TcpPlace tcp_place(int socket)
 {
     Address a = { .sin_family = AF_INET };
-    (peer ? getpeername : getsockname)(socket, (struct sockaddr *)&a, &(socklen_t){ sizeof a });
+    getsockname(socket, (struct sockaddr *)&a, &(socklen_t){ sizeof a });
     return to_place(&a);
 }
 
