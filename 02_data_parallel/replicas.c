@@ -28,12 +28,12 @@ enum { REPLICAS_MAX = 64, PHASES_MAX = 8 };
 typedef struct Replica {
     Replicas *all;
     Device *device;
-    Ops *ops;               // NULL on the first device, where the caller has it
+    Ops *ops;               // NULL for the first device, whose Ops the caller keeps
     Model *model;           // the caller's on the first device, a copy on the others
     int first, rows;        // this device's piece of the batch; 0 rows: the device idles
-    float *buffer;          // for the inputs of the piece; NULL on the first device
-    const float *input;     // what the model reads
-    char name[24];          // "device 1"
+    float *buffer;          // memory for the piece's inputs; NULL on the first device
+    const float *input;     // the piece's inputs, on this device
+    char name[24];          // in the log and the timeline: "device 1"
 } Replica;
 
 typedef void Part(Replica *replica);
@@ -41,19 +41,19 @@ typedef void Part(Replica *replica);
 struct Replicas {
     int count;
     Replica replica[REPLICAS_MAX];
-    ModelConfig config;     // of the copies
+    ModelConfig config;     // the config of the copies
     OpsConfig ops;
-    const float *inputs;    // of the batch, on the first device
+    const float *inputs;    // the batch's inputs, on the first device
     bool training;
     float *scratch;         // on the first device: a copy of another device's gradients, or NULL
     Network network;
     Team *team;             // a thread per replica; the caller's thread serves the first
-    const char *phase;      // the name of what all threads do now
+    const char *phase;      // the name of the current phase
     Part *part;
     int64_t steps;          // training steps since the last report
-    double began;           // s: when the first of these steps began
+    double began;           // time (s) when the first of these steps began
     const char *phases[PHASES_MAX];     // the names of the phases, in order
-    double seconds[PHASES_MAX];         // that each phase took in all these steps
+    double seconds[PHASES_MAX];         // the time of each phase, over all these steps
 };
 
 // --- what a device does in each phase ------------------------------------------------------------
@@ -205,7 +205,7 @@ void replicas_backward(Replicas *replicas)
     trace_end();
 }
 
-// --- what it cost --------------------------------------------------------------------------------
+// --- the report: times and memory ----------------------------------------------------------------
 
 static void report_phases(Replicas *all, Log *log)
 {
@@ -218,7 +218,7 @@ static void report_phases(Replicas *all, Log *log)
         rest -= ms;
     }
     all->steps = 0;
-    log_say(log, "   == a step's %.1f ms: %sloss, optimizer and data %.1f", step, text, rest);
+    log_say(log, "   == a step takes %.1f ms: %sloss, optimizer and data %.1f", step, text, rest);
 }
 
 void replicas_report(Replicas *replicas, Log *log)
@@ -236,7 +236,7 @@ void replicas_report(Replicas *replicas, Log *log)
         log_say(log, "   == link: %.3f MB in the last step", (double)replicas->network.bytes / 1e6);
 }
 
-// --- from beginning to end -----------------------------------------------------------------------
+// --- options, new and free -----------------------------------------------------------------------
 
 void replicas_options(Args *args, ReplicasConfig *config)
 {
@@ -251,7 +251,7 @@ void replicas_options(Args *args, ReplicasConfig *config)
 static int default_devices(void)
 {
     int there = strcmp(device_backend, "cpu") == 0 ? 2 : device_count();
-    return there > 0 ? there : 1;       // no GPU: opening the first fails
+    return there > 0 ? there : 1;       // without a GPU, opening device 0 fails
 }
 
 Replicas *replicas_open(const ReplicasConfig *config, int threads)

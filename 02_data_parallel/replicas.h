@@ -5,7 +5,7 @@
 #include "model.h"
 
 typedef struct ReplicasConfig {
-    int devices;            // 0: all GPUs, or 2 parts of a CPU
+    int devices;            // number of devices; 0: all GPUs, or 2 parts of a CPU
     double shared_link;     // MB/s of a simulated link that all devices share; 0: none
 } ReplicasConfig;
 void replicas_options(Args *args, ReplicasConfig *config);

@@ -18,7 +18,7 @@ typedef struct Member {
 struct Team {
     int count;
     pthread_barrier_t begin, end;
-    void (*part)(void *arg, int i); // the current part; NULL: the team ends
+    void (*part)(void *arg, int i); // the function that all threads call; NULL: they end
     void *arg;
     Member members[];               // (count)
 };

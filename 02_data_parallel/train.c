@@ -72,21 +72,21 @@ static void parse(Args *args, Config *c, int argc, char **argv)
 typedef struct Job {
     const Args *args;
     const Config *config;
-    const char *from;       // the checkpoint of --resume, or NULL
-    const char *save;       // where this process saves, or NULL
+    const char *from;       // the checkpoint to resume from, or NULL
+    const char *save;       // the file that this process saves to, or NULL
     Data data;
     Log *log;
     Device *device;
     Ops *ops;
     Model *model;
     Optim *optim;           // SGD or AdamW, with its state for each parameter
-    Scalars *scalars;       // device memory: learning rate and so on
+    Scalars *scalars;       // device memory: the step's settings, such as the learning rate
     Stats *train_stats;     // device memory: sums over the current epoch
     Stats *test_stats;      // device memory: sums over the test set
     Loader *train, *test;
     const Batch *batch;     // the current batch
     Replay *replay;         // recordings of train_step
-    TrainState state;       // how far the run is; saved in checkpoints
+    TrainState state;       // how far the run has come; saved in checkpoints
     Replicas *replicas;     // all devices; the fields above are the first device's
 } Job;
 
@@ -162,8 +162,8 @@ static bool should_stop(const Job *job)
 
 // ---- Reading the device -------------------------------------------------------------------------
 
-// Waits for the device. Ends the run if a loss or a gradient was not finite. Every save comes after
-// this check.
+// Waits for the device, and returns its sums. Ends the run if the run has diverged (stats.h). Every
+// save comes after this check.
 static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;
@@ -225,8 +225,8 @@ static void save_within_epoch(Job *job)
     save(job, "");
 }
 
-// After an epoch's last step. Saves before the evaluation, so that no step is lost if that fails,
-// and again after the evaluation, as the start of the next epoch.
+// After an epoch's last step. Saves before the evaluation, so that no step is lost if the
+// evaluation fails, and again after the evaluation, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {
     save_within_epoch(job);
@@ -240,7 +240,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first: no saved best_top1 may be above that of .best
+        save(job, ".best");     // first, so that no checkpoint has a higher best_top1 than .best
     save(job, "");
 }
 
@@ -401,7 +401,7 @@ static void close_job(Job *job)
     optim_free(job->optim);
     model_free(job->model);
     ops_free(job->ops);
-    device_close(job->device);      // also frees what is left on it: scalars and sums
+    device_close(job->device);      // also frees the scalars and the sums
     log_free(job->log);
     data_close(&job->data);
     trace_close();

@@ -9,15 +9,15 @@
 
 struct Ddp {
     float *grads;
-    size_t count, end;      // of all gradients; those before `end` are final
+    size_t count, end;      // number of all gradients; those before `end` are final
     Device *device;
     Comm *comm;
     DdpHook hook;
     void *arg;
 };
 
-// The mean of all ranks' gradients. Each rank's are a mean over its batch. In each step all ranks
-// have equally large batches (sampler.c), so the mean of these means is the mean over all samples.
+// The mean of all ranks' gradients. A rank's gradients are a mean over its batch. In each step all
+// batches are equally large (sampler.c), so the mean of these means is the mean over all samples.
 static void average(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     comm_all_reduce(comm, stream, grads, count, COMM_F32);

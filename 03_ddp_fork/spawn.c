@@ -48,7 +48,7 @@ static void become_rank(int rank, StoreConfig *store, pid_t parent, World *world
         _exit(EXIT_REPORTED);
     check_set_rank(rank, store->size);      // messages name the rank
     if (rank > 0)
-        close(store->socket);               // only rank 0 listens at it
+        close(store->socket);               // only rank 0 listens on this socket
     store->rank = rank;
     store_join(store, world);               // returns when all ranks are there
     world->rank = world->local_rank = rank;
@@ -73,11 +73,11 @@ static void kill_ranks(int number)
     end_ranks(SIGKILL);
 }
 
-// A signal for the parent is meant for all ranks. A second signal does not postpone their end.
+// Passes the signal on to all ranks. A second signal does not extend the alarm of the first.
 static void pass_on(int number)
 {
     if (!asked)
-        alarm(GRACE);                       // then kill_ranks runs
+        alarm(GRACE);                       // kill_ranks runs after GRACE seconds
     asked = number;
     end_ranks(number);
 }
@@ -91,23 +91,23 @@ static int rank_of(pid_t pid)
 }
 
 // Returns the run's exit status: that of the first rank that failed, unless it ended because
-// another rank had failed or because the parent got a signal. EXIT_RANKS_DIFFER always counts.
+// another rank had failed or, except with EXIT_RANKS_DIFFER, because the parent got a signal.
 static int wait_for_ranks(int size)
 {
-    int status = 0, first = 0, failed = 0;  // first: the status of the rank to blame
+    int status = 0, first = 0, failed = 0;  // first: the status of the first rank that failed
     for (int left = size; left > 0;) {
         pid_t pid = waitpid(-1, &status, 0);
         int rank = rank_of(pid), code = exit_code(status);
         if (rank < 0)
-            continue;                       // a child of the script that became this program
+            continue;                       // a child of the script that exec'ed this program
         pids[rank] = 0;
         left--;
         if (code == 0 || first || over || (asked && code != EXIT_RANKS_DIFFER))
             continue;
         failed = 1;
-        alarm(GRACE);                       // then kill_ranks runs: a rank may hang
+        alarm(GRACE);                       // kill_ranks runs after GRACE seconds: a rank may hang
         if (code == EXIT_REPORTED)
-            continue;                       // (check.h) waitpid has yet to return the failed rank
+            continue;                       // waitpid has yet to return the failed rank (check.h)
         first = code;
         report_death(rank, size, pid, status);
         end_ranks(SIGTERM);

@@ -5,7 +5,7 @@
 
 typedef struct SpawnConfig {
     int ranks;          // processes; 0: one for each GPU, or two on a CPU
-    double timeout;     // seconds without progress of any rank until the run ends; 0: never
+    double timeout;     // seconds without progress until the run ends; 0: never
 } SpawnConfig;
 // Sets the defaults and adds the options.
 void spawn_options(Args *args, SpawnConfig *config);

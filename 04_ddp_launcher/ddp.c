@@ -7,7 +7,7 @@
 //   compute   | forward | backward                     |   | optimizer |
 //   buckets                  | 0 |     | 1 |           | 2 |
 //
-// With a bucket that has room for all gradients, this file gives what ddp_naive.c gives.
+// With a bucket that has room for all gradients, this file gives the same result as ddp_naive.c.
 #include "ddp.h"
 #include "check.h"
 
@@ -15,19 +15,19 @@
 
 struct Ddp {
     float *grads;
-    size_t count, end;      // of all gradients; those before `end` are final
+    size_t count, end;      // number of all gradients; those before `end` are final
     Device *device;
     Comm *comm;
     DdpHook hook;
     void *arg;
-    size_t begin;           // gradients before it have been sent
-    size_t bucket;          // gradients in a bucket, at least; the last one may have fewer
-    Stream *stream;         // on which buckets are sent
+    size_t begin;           // gradients before `begin` have been sent
+    size_t bucket;          // least number of gradients in a bucket; the last may have fewer
+    Stream *stream;         // the stream that sends the buckets
     Event *final, *averaged;
 };
 
-// The mean of all ranks' gradients. Each rank's are a mean over its batch. In each step all ranks
-// have equally large batches (sampler.c), so the mean of these means is the mean over all samples.
+// The mean of all ranks' gradients. A rank's gradients are a mean over its batch. In each step all
+// batches are equally large (sampler.c), so the mean of these means is the mean over all samples.
 static void average(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     comm_all_reduce(comm, stream, grads, count, COMM_F32);

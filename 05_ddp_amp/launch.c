@@ -27,10 +27,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: s in which ranks may end by themselves
+enum { RANKS_MAX = 256, GRACE = 2 };        // GRACE: seconds before ranks are killed
 
 static pid_t groups[RANKS_MAX];             // each rank's process group; 0: no process is left
-static volatile sig_atomic_t asked, asks;   // the last signal, or 0; how many INT and TERM came
+static volatile sig_atomic_t asked, asks;   // asked: the last signal, or 0; asks: INTs and TERMs
 static volatile sig_atomic_t over;          // the remaining ranks were killed
 static sigset_t held;                       // pass_on's signals: blocked, except while launch waits
 
@@ -47,7 +47,7 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "ranks here (gpu: one per GPU)" },
+        { "nproc-per-node", 'n', ARG_STRING, &l->each, "N|gpu", "local ranks (gpu: one per GPU)" },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: rank 0's machine" },
@@ -93,7 +93,7 @@ static void set_number(const char *name, long long value)
 static void bind_place(Launch *l)
 {
     if (l->nodes > 1 && !l->master)
-        return;                             // then the program itself must know where to meet
+        return;                             // the program itself must know rank 0's address
     l->place = tcp_resolve(l->nodes > 1 ? l->master : "127.0.0.1", l->port);
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(l->master, l->place.address))
         WARN("on rank 0's machine, ip -brief address shows its addresses", "--master-addr %.200s "
@@ -107,7 +107,7 @@ static void set_environment(const Launch *l, int start)
     int share = core_count() / l->ranks;
     char token[STORE_TOKEN];
     store_new_token(token);
-    if (l->nodes == 1)                      // else each launch would make its own
+    if (l->nodes == 1)                      // with several machines, their tokens would differ
         setenv("DDP_TOKEN", token, 0);
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
@@ -153,7 +153,7 @@ static _Noreturn void run_program(const Launch *l, int local, pid_t parent)
     execvp(l->program[0], l->program);
     if (local > 0)
         _exit(EXIT_REPORTED);
-    FAIL_USAGE("does it exist, is it executable, and does the interpreter in its first line exist?",
+    FAIL_USAGE("check that the program and its interpreter (line 1) exist and are executable",
                "%.200s cannot be started: %s", l->program[0], strerror(errno));
 }
 
@@ -201,7 +201,7 @@ static void pass_on(int number)
         kill_ranks(number);
 }
 
-static void stop_all(int number)            // Ctrl-Z; fg continues all
+static void stop_all(int number)            // on Ctrl-Z; fg continues all ranks
 {
     send_to_ranks(SIGSTOP);
     raise(SIGSTOP);
@@ -226,7 +226,7 @@ static bool ends_as_asked(int status)
 }
 
 // Returns the status of the first rank that failed by itself, not because of another rank or of a
-// signal. If all have ended because of a rank on another machine, returns 1, and they restart, too.
+// signal. If all ended because of a rank on another machine, returns 1, so they can restart, too.
 static int wait_for_ranks(const Launch *l)
 {
     int status = 0, first = 0, failed = 0;
@@ -235,7 +235,7 @@ static int wait_for_ranks(const Launch *l)
         pid_t pid = waitpid(-1, &status, 0);
         int local = local_rank_of(pid), code = exit_code(status);
         if (local < 0)
-            continue;                       // a child of the script that became this program
+            continue;                       // a child of the script that exec'ed this program
         groups[local] = kill(-pid, 0) == 0 ? pid : 0;
         left--;
         failed = failed || code != 0;
@@ -243,9 +243,9 @@ static int wait_for_ranks(const Launch *l)
             continue;
         if (ends_as_asked(status)) {
             asked = code - 128;
-            continue;                       // the others may still be saving
+            continue;                       // the other ranks may still be saving
         }
-        alarm(GRACE);                       // then kill_ranks runs: a rank may hang
+        alarm(GRACE);                       // kill_ranks runs after GRACE seconds: a rank may hang
         if (code == EXIT_REPORTED)
             continue;                       // waitpid has yet to return the rank that failed
         first = code;
@@ -255,7 +255,7 @@ static int wait_for_ranks(const Launch *l)
     }
     alarm(0);
     if (!asked)
-        send_to_ranks(SIGTERM);             // else processes that ranks left may still be saving
+        send_to_ranks(SIGTERM);             // after a signal, ranks' children may still be saving
     for (int tenths = 0; tenths < 10 * GRACE && send_to_ranks(0) > 0; tenths++)
         usleep(100000);
     send_to_ranks(SIGKILL);
@@ -270,7 +270,7 @@ static bool wait_to_restart(const Launch *l, int start, int *status)
     if (*status == 0 || asked || start == l->restarts)
         return false;
     if (*status == EXIT_USAGE || *status == EXIT_DIVERGED || *status == EXIT_RANKS_DIFFER) {
-        WARN("", "status %d, no restart: the run would fail again, or hide why the weights differ",
+        WARN("", "status %d, no restart: it would fail again, or hide why the weights differ",
              *status);
         return false;
     }

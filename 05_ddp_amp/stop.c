@@ -37,7 +37,7 @@ void stop_agree(Stop *stop)
     Stream *stream = device_stream(stop->model->device);
     float *sent = stop->model->grads + stop->model->grad_count;
     int64_t every = device_shares_memory(stop->model->device) ? 1 : 8, step = ++stop->steps % every;
-    if (step == 1 % every) {        // on a CPU, each step is the first and the last
+    if (step == 1 % every) {        // on a CPU, `every` is 1: each step fetches and sends
         copy_to_host(stream, stop->average, sent, sizeof *sent);
         event_record(stop->fetched, stream);
     }

@@ -7,7 +7,7 @@
 
 typedef struct AmpConfig {
     const char *mode;           // auto, off, bf16, fp16
-    double loss_scale;          // 0: adaptive in fp16, otherwise none
+    double loss_scale;          // fixed value; 0: adaptive in fp16, otherwise no loss scale
     int growth_interval;        // steps without an overflow after which the scale doubles
     double clip_norm;           // 0: gradients are not clipped
 } AmpConfig;
@@ -39,5 +39,5 @@ void amp_update(Amp *amp);
 // Waits for the device. Sets the line's norm of the last gradients, loss scale and skipped steps.
 void amp_describe(Amp *amp, LogStep *line);
 // Ends the run if a loss or a gradient was not finite. But while an adaptive loss scale is at least
-// 1, such gradients are allowed: their steps were skipped.
+// 1, steps with such gradients are allowed: they were skipped.
 void amp_check_finite(Amp *amp, const Stats *stats, const TrainState *state);

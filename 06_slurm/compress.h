@@ -6,7 +6,7 @@
 typedef struct Compress {
     Model *model;
     Type type;
-    uint16_t *sent;         // device: all gradients, in this type
+    uint16_t *sent;         // device: all gradients, in `type`
 } Compress;
 // Sets ddp's hook. type: "bf16", "fp16", or "none", which changes nothing.
 void compress_begin(Compress *c, const char *type, Model *model, Ddp *ddp);

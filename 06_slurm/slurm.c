@@ -1,4 +1,4 @@
-// slurm.c - rank, size and meeting point from the variables that srun sets.
+// slurm.c - rank, world size and rank 0's address, from the variables that srun sets.
 //
 //   job       sbatch, salloc   SLURM_JOB_ID, SLURM_NTASKS: the request, in every shell of the job
 //     script  on one node      SLURM_PROCID=0: it looks like rank 0 of all tasks, but is no task
@@ -34,7 +34,7 @@ bool slurm_is_task(void)
 
 static int number(const char *name) { return get(name) ? atoi(get(name)) : -1; }
 
-// ranks: this node's, from SLURM_GTIDS: "0,1", or "0,2,4" if tasks are distributed cyclically.
+// Counts this node's `ranks`, from SLURM_GTIDS: "0,1", or with a cyclic distribution "0,2,4".
 static int count_ranks(const char *ranks)
 {
     int count = 1;
@@ -51,7 +51,7 @@ void slurm_rank(World *world)
                       .local_size = ranks ? count_ranks(ranks) : -1 };
 }
 
-// "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued.
+// Returns cluster, job, step, and the job's number of requeues: "ddp 12.0, restart 1".
 static const char *run_name(void)
 {
     static char text[64];
@@ -64,7 +64,7 @@ static const char *run_name(void)
 
 // --- where do the ranks meet? --------------------------------------------------------------------
 
-// "gpu[7-9,12]-a,gpu20-a" begins with "gpu7-a".
+// The list's first host: "gpu7-a" for "gpu[7-9,12]-a,gpu20-a". The next call overwrites the result.
 static const char *first_host(const char *list)
 {
     static char host[256];
@@ -109,8 +109,8 @@ static void leave_loopback(const char *host, TcpAddress address)
           "%s is %s on this host: no other host can reach it", host, address);
 }
 
-// The list has the order of the cluster's nodes. Tasks may have another order: that of the network
-// (from Slurm 26.05 on, with a topology plugin), or the user's (SLURM_HOSTFILE).
+// SLURM_STEP_NODELIST has the order of the cluster's nodes. Tasks may have another order: that of
+// the network (from Slurm 26.05 on, with a topology plugin), or the user's (SLURM_HOSTFILE).
 static void check_first(const char *host)
 {
     const char *node = get("SLURMD_NODENAME");

@@ -57,5 +57,5 @@ void accumulate_begin(Accumulate *a, int parts, Model *model, Ddp *ddp, Log *log
     if (parts == 1)
         return;
     a->sum = device_alloc(model->device, model->ready_count * sizeof *a->sum);
-    log_say(log, "   == a batch in parts of %d", model->input.n);
+    log_say(log, "   == accumulate: each batch in parts of up to %d samples", model->input.n);
 }

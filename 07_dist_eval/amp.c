@@ -37,7 +37,7 @@ void amp_options(Args *args, AmpConfig *config)
     *config = (AmpConfig){ .mode = "auto", .growth_interval = 2000 };
     args_add(args, ARGS_ROWS(
         { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
-          "type to compute in (auto: the fastest of this device; off: f32)", .first = true },
+          "type to compute in (auto: the fastest on this device; off: f32)", .first = true },
         { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
           "fixed loss scale (0: adaptive in fp16, otherwise none)", 0, 0x1p40 },
         { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
@@ -88,7 +88,7 @@ void amp_check_finite(Amp *amp, const Stats *stats, const TrainState *state)
         return;
     double scale = read_scalars(amp).scale.value;
     if (bad && amp->adapts && scale >= 1)
-        return;                         // those steps were skipped
+        return;                         // the steps with bad gradients were skipped
     if (bad && (amp->adapts || (scale > 1 && stats->not_finite == 0)))
         fail_loss_scale(scale, !amp->adapts, state->epoch + 1, state->step);
     fail_diverged(stats, state->epoch + 1, state->step);

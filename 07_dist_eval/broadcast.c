@@ -15,7 +15,7 @@ void broadcast(Comm *comm, Device *device, const Array *arrays, int count)
         comm_broadcast(comm, device_stream(device), arrays[i].values, arrays[i].count, COMM_F32, 0);
 }
 
-// All ranks' hashes, in rank order; the caller frees them.
+// Returns all ranks' hashes, in rank order. The caller frees them.
 static uint64_t *gather(Comm *comm, Device *device, uint64_t mine)
 {
     Stream *stream = device_stream(device);
@@ -46,10 +46,10 @@ void compare_hashes(Comm *comm, Device *device, uint64_t hash)
     leave_only_with(EXIT_RANKS_DIFFER);
     fflush(stdout);
     if (comm_rank(comm) == 0)
-        WARN("the ranks began with different weights or applied different gradients; they "
-             "agreed at every earlier save",
+        WARN("the broadcast at the start has failed, or the ranks have taken different steps since "
+             "the weights were last compared",
              "the ranks have diverged: the weights of rank %s differ from rank 0's (%016llx)",
              names, (unsigned long long)first);
-    free(gather(comm, device, hash));       // the others leave when rank 0 has printed
+    free(gather(comm, device, hash));       // the other ranks wait here until rank 0 has printed
     leave_at_once(EXIT_RANKS_DIFFER);
 }

@@ -1,7 +1,7 @@
 // ddp.h - rule 3: all ranks take the same step, with the average of all ranks' gradients.
 //
-// Two files implement it; a program links one of them. ddp_naive.c averages after backward, ddp.c
-// during backward, as torch.nn.parallel.DistributedDataParallel does.
+// Two files implement this rule; a program links one of them. ddp_naive.c averages after backward,
+// ddp.c during backward, as torch.nn.parallel.DistributedDataParallel does.
 #pragma once
 #include "comm.h"
 
@@ -20,7 +20,7 @@ void ddp_ready(void *arg, size_t offset, size_t count);
 void ddp_wait(Ddp *ddp);
 
 // PyTorch's communication hook, for programs that send gradients in a form of their own: takes the
-// place of ddp's average. It replaces these gradients with their average over the ranks, on the
-// stream.
+// place of ddp's average. The hook replaces these gradients with their average over the ranks, on
+// the stream.
 typedef void (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, size_t count);
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);

@@ -34,7 +34,7 @@ struct Eval {
     Model *model;
     Device *device;
     Comm *comm;
-    Verdict *verdicts;          // of this rank's batches, one after the other; device
+    Verdict *verdicts;          // device: the verdicts of this rank's batches, in their order
     Stats *stats;               // device memory for eval_sum
     Result result;              // this rank's counts; after the sum, those of all ranks
 };
@@ -43,7 +43,7 @@ void eval_options(Args *args, EvalConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "show-naive", 0, ARG_FLAG, &config->show_naive, NULL,
-          "also print the mean of means that many scripts print" }));
+          "also print the inexact result of many scripts: mean of means, repeated samples" }));
     result_options(args, &config->result);
 }
 

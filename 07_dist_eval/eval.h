@@ -13,7 +13,7 @@ typedef struct EvalConfig {
 void eval_options(Args *args, EvalConfig *config);
 
 typedef struct Eval Eval;
-// Fails on rank 0 if it cannot write the file of --predictions.
+// Fails on rank 0 if the folder of the --predictions file is not writable.
 Eval *eval_new(const EvalConfig *config, Comm *comm, Model *model, const Data *data);
 void eval_free(Eval *eval);
 
@@ -30,10 +30,10 @@ void eval_free(Eval *eval);
 void eval_begin(Eval *eval, Loader *loader);
 // Records the verdicts for the batch, from the model's logits.
 void eval_batch(Eval *eval, const Batch *batch);
-// Waits for all ranks. Returns the sum of their counts; mine: this rank's own.
+// Waits for all ranks. Returns the sum of their counts; *mine gets this rank's own counts.
 Stats eval_end(Eval *eval, Stats *mine);
 // On rank 0, prints or writes what --show-naive, --per-class and --predictions ask for.
 void eval_print(Eval *eval, Log *log);
 
-// The sum of all ranks' statistics of training. Waits for the other ranks.
+// The sum of all ranks' training statistics. Waits for the other ranks.
 Stats eval_sum(Eval *eval, Stats mine);

@@ -65,7 +65,7 @@ Stats result_stats(const Result *r)
 
 // --- printing and writing ------------------------------------------------------------------------
 
-// "cat", or "3" where classes have no names.
+// The name of a class, "cat", or its number as text, "3", if the data have no names.
 static const char *class_name(const Result *r, int label, char number[16])
 {
     const char *name = data_class_name(r->data, label);
@@ -89,8 +89,8 @@ static void print_class(const Result *r, int label, Log *log)
                                       "correct1", top1, "correct5", top5));
 }
 
-//   index,label,prediction,class,predicted
-//   0,3,5,cat,dog                      then the file, if the data is a folder of pictures
+//   index,label,prediction,class,predicted        (and ,file for a folder of pictures)
+//   0,3,5,cat,dog
 static void print_predictions(const Result *r, FILE *out)
 {
     const Data *data = r->data;

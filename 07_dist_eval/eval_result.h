@@ -7,22 +7,22 @@
 
 typedef struct ResultConfig {
     bool per_class;
-    const char *predictions;    // file, or NULL
+    const char *predictions;    // the file to write, or NULL
 } ResultConfig;
 void result_options(Args *args, ResultConfig *config);
 
-// All counts are integers, so that their sum over ranks does not depend on the order. A loss, at
-// most 2^30, is rounded to a multiple of 2^-32; the whole parts and the fractions are two sums.
+// All counts are integers, so that their sum over ranks does not depend on the order. A loss counts
+// as at most 2^30, rounded to a multiple of 2^-32; the whole parts and the fractions are two sums.
 enum { IMAGES, TOP1, TOP5, COUNTS };                    // counts of each class
-enum { LOSS, FRACTION, NOT_FINITE, TOTALS };            // of all classes together
+enum { LOSS, FRACTION, NOT_FINITE, TOTALS };            // sums over all classes
 typedef struct Result {
     const Data *data;
     int64_t *counts;        // (classes, COUNTS), then (TOTALS)
     size_t counted;         // length of counts
-    Verdict *verdicts;      // one per test label, in their order; or NULL
+    Verdict *verdicts;      // one per test label, in the same order; or NULL
 } Result;
 
-// verdicts: allocates one per label; the caller fills them.
+// If `verdicts`, allocates one per label, for the caller to fill.
 void result_init(Result *result, const Data *data, bool verdicts);
 void result_free(Result *result);
 // Sets the counts to those of these verdicts. Padding, with a negative label, does not count.

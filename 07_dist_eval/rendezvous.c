@@ -28,15 +28,17 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
     *c = (RendezvousConfig){ .port = -1, .timeout = 300 };
     args_add(args, ARGS_ROWS(
         { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .local = true },
-        { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
-        { "iface", 0, ARG_STRING, &c->interface, "NAME", "the network interface", .local = true },
+        { "master-port", 0, ARG_INT, &c->port, "PORT",
+          "rank 0's port (-1: from MASTER_PORT, or automatic)", -1, MOST, true },
+        { "iface", 0, ARG_STRING, &c->interface, "NAME",
+          "network interface for this rank's connections", .local = true },
         { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS",
           "end the run if no rank progresses for this long (0: never)", .min = 0, .max = 1e6 },
         { "rendezvous", 0, ARG_STRING, &c->meet, "file:PATH", "under Slurm or launch: meet through "
           "a file on a disk that all hosts see", .local = true }));
 }
 
-static void name_rank(const World *world)       // for the messages of this process
+static void name_rank(const World *world)       // from now on, messages name this rank
 {
     check_set_rank(world->rank, world->size);
     if (world->rank > 0)
@@ -59,8 +61,8 @@ static int number(const char *variable)
     return (int)value;
 }
 
-// launch passes rank 0 a socket that is bound already, so that no other program can take the port.
-// False: there is no such socket for this port.
+// launch passes rank 0 an already bound socket, so that no other program can take the port. Returns
+// false if there is no such socket for this port.
 static bool inherit_socket(StoreConfig *store)
 {
     store->socket = number("DDP_LISTEN");
@@ -82,8 +84,8 @@ static void meet_at(const char *host, int port, const World *world, StoreConfig 
         store->socket = tcp_bind(&store->place);
 }
 
-// The variables that torchrun and launch set. --master-addr and --master-port take precedence over
-// MASTER_ADDR and MASTER_PORT.
+// Reads the variables that torchrun and launch set. --master-addr and --master-port take precedence
+// over MASTER_ADDR and MASTER_PORT.
 static void from_environment(const RendezvousConfig *c, World *world, StoreConfig *store)
 {
     const char *host = c->address ? c->address : getenv("MASTER_ADDR");
@@ -198,7 +200,8 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
         use_interface(config->interface, store.from);
     const char *source = find_rank(config, world, &store);
     if (config->meet && (strcmp(source, "alone") == 0 || strcmp(source, "Open MPI") == 0))
-        FAIL_USAGE("start the ranks with srun or launch", "--rendezvous: this process has no rank");
+        FAIL_USAGE("start the ranks with srun or launch",
+                   "--rendezvous: neither srun nor launch started this process");
     store.rank = world->rank;
     store.size = world->size;
     store_join(&store, world);

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TITLE "ddp.c rendezvous\n"      // line 1; then the run, the token, and rank 0's place
+#define TITLE "ddp.c rendezvous\n"      // the file's first line; then run, token, rank 0's place
 
-static const char *path;        // the file's path
+static const char *path;        // the rendezvous file
 static bool written;            // this process has written the file
 
 void rendezvous_file_remove(void)
@@ -51,7 +51,7 @@ static void write_file(const StoreConfig *c)
     bool in_use = ours && tcp_connect(&old.place, 2, &err) >= 0;
     CHECK(!in_use, "choose another path", "another run has a rendezvous at %s", path);
     snprintf(temporary, sizeof temporary, "%.4000s.XXXXXX", path);
-    int file = mkostemp(temporary, O_CLOEXEC);      // gives it mode 0600
+    int file = mkostemp(temporary, O_CLOEXEC);      // creates the file with mode 0600
     written = file >= 0 && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token,
                                    c->place.address, c->place.port) > 0 &&
               fsync(file) == 0 && rename(temporary, path) == 0;

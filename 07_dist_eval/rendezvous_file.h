@@ -4,17 +4,17 @@
 //   rank 0   binds   | writes the file | meets ... all are there | removes it
 //   others   look ...................| read it | meet
 //
-// The file names its run: ranks ignore another run's file, and the next run's rank 0 replaces it.
-// All runs of `launch` have the same name, so rank 0 ends if another rank 0 listens at the address
-// in the file. The file's mode is 0600. If rank 0 ends before all are there, the file remains.
-// After a restart ranks may read this old file, whose address does not answer. So each attempt to
-// join reads the file again, until the new rank 0 has replaced it.
+// The file has its run's name: ranks ignore another run's file, and the next run's rank 0 replaces
+// it. All runs of `launch` have the same name, so rank 0 ends if another rank 0 listens at the
+// address in the file. The file's mode is 0600. If rank 0 ends before all are there, the file
+// remains. After a restart ranks may read this old file, whose address does not answer. So each
+// attempt to join reads the file again, until the new rank 0 has replaced it.
 #pragma once
 #include "rendezvous.h"
 #include "store.h"
 
 // Call it if config->meet is given, after setting store->rank and store->run. Rank 0 binds its
 // socket and writes the file, in one rename, so that no rank reads half of it. The others look for
-// it in store_join. Ends the program if `meet` is not file:PATH, or if rank 0 cannot write it.
+// it in store_join. Ends the program if `meet` is not file:PATH, or if writing fails.
 void rendezvous_file(const RendezvousConfig *config, bool one_host, StoreConfig *store);
 void rendezvous_file_remove(void);      // removes the file if this process has written it

@@ -1,4 +1,4 @@
-// slurm.h - rank, size and meeting point from the variables that srun sets.
+// slurm.h - rank, world size and rank 0's address, from the variables that srun sets.
 #pragma once
 #include "store.h"
 #include "rendezvous.h"

@@ -73,7 +73,7 @@ static void train_options(Args *args, Config *c)
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read samples in a new order each epoch" },
         { "bucket-mb", 0, ARG_DOUBLE, &c->bucket_mb, "MIB",
-          "size of a message of gradients (./ddp run naive: all in one)", 0.001, 65536 },
+          "size of one gradient message (./ddp run naive: all in one)", 0.001, 65536 },
         { "sync-bn", 0, ARG_FLAG, &c->sync_bn, NULL, "BatchNorm over all ranks' batches",
           .needs = "arch=convnet|resnet18|resnet50" }));
 }
@@ -101,29 +101,29 @@ static void parse(Args *args, Config *c, int argc, char **argv)
 typedef struct Job {
     const Args *args;
     const Config *config;
-    const char *from;       // the checkpoint of --resume, or NULL
-    const char *save;       // where this process saves, or NULL
+    const char *from;       // the checkpoint to resume from, or NULL
+    const char *save;       // the file that this process saves to, or NULL
     Data data;
     Log *log;
     Device *device;
     Ops *ops;
     Model *model;
     Optim *optim;           // SGD or AdamW, with its state for each parameter
-    Scalars *scalars;       // device memory: learning rate and so on
+    Scalars *scalars;       // device memory: the step's settings, such as the learning rate
     Stats *train_stats;     // device memory: sums over the current epoch
     Eval *eval;
     Loader *train, *test;
     const Batch *batch;     // the current batch
     Replay *replay;         // recordings of train_step
-    TrainState state;       // how far the run is; saved in checkpoints
+    TrainState state;       // how far the run has come; saved in checkpoints
     World world;            // this process's rank, and the number of ranks
-    Comm *comm, *norms;     // for gradients, state and hashes; norms: for --sync-bn, or NULL
+    Comm *comm, *norms;     // comm: gradients, state, hashes; norms: for --sync-bn, or NULL
     Sampler sampler;
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
     Amp amp;                // mixed precision
-    Accumulate accumulate;  // a batch in parts
-    Compress compress;      // short messages
+    Accumulate accumulate;  // batches in parts (--accumulate)
+    Compress compress;      // 16-bit gradients in messages (--compress)
 } Job;
 
 // ---- Choosing samples ---------------------------------------------------------------------------
@@ -209,8 +209,8 @@ static bool should_stop(const Job *job)
 
 // ---- Reading the device -------------------------------------------------------------------------
 
-// Waits for the device. Ends the run if a loss or a gradient was not finite. Every save comes after
-// this check.
+// Waits for the device, and returns its sums. Ends the run if the run has diverged (stats.h). Every
+// save comes after this check.
 static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;
@@ -274,12 +274,12 @@ static void save_within_epoch(Job *job)
 {
     // Sums over all ranks: after a restart rank 0 begins with these, and the others begin with 0.
     job->state.running = eval_sum(job->eval, read_finite(job, job->train_stats));
-    compare_hashes(job->comm, job->device, model_hash(job->model)); // save only what all ranks have
+    compare_hashes(job->comm, job->device, model_hash(job->model)); // save only if all ranks agree
     save(job, "");
 }
 
-// After an epoch's last step. Saves before the evaluation, so that no step is lost if that fails,
-// and again after the evaluation, as the start of the next epoch.
+// After an epoch's last step. Saves before the evaluation, so that no step is lost if the
+// evaluation fails, and again after the evaluation, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {
     save_within_epoch(job);
@@ -293,7 +293,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first: no saved best_top1 may be above that of .best
+        save(job, ".best");     // first, so that no checkpoint has a higher best_top1 than .best
     save(job, "");
 }
 
@@ -464,12 +464,12 @@ static void load_state(Job *job)
 static void restore(Job *job)
 {
     if (job->world.rank > 0)
-        return;                 // share_start sends what rank 0 has
+        return;                 // share_start sends rank 0's state
     load_weights(job);
     load_state(job);
 }
 
-// Rule 1: the same start. All ranks get the parameters, buffers, momentum and state of rank 0.
+// Rule 1: the same start. All ranks get rank 0's parameters, buffers, optimizer arrays and state.
 static void share_start(Job *job)
 {
     Array arrays[RUN_ARRAYS];
@@ -487,7 +487,7 @@ static void close_job(Job *job)
     optim_free(job->optim);
     model_free(job->model);
     ops_free(job->ops);
-    device_close(job->device);      // also frees what is left on it: scalars and sums
+    device_close(job->device);      // also frees the scalars and the sums
     log_free(job->log);
     data_close(&job->data);
     trace_close();

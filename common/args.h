@@ -6,8 +6,8 @@
 //                               .min = 1, .max = 1e6 }));
 //   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; with the letter 'e': -e 3, -e3
 //
-// The word @FILE is replaced by the words in FILE, for example a recipe. Spaces and line breaks
-// separate the words in FILE, a word that begins with # begins a comment, and FILE may contain
+// The word @FILE is replaced by the words in FILE, for example a recipe. An option and its value
+// must be in one line of FILE, a word that begins with # begins a comment, and FILE may contain
 // another @FILE. If an option is given more than once, its last value counts.
 #pragma once
 #include <stdbool.h>
@@ -58,19 +58,19 @@ typedef struct Args {
     __FILE__, (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
 void args_add(Args *args, const char *file, const Option *rows, int count);
 
-// args_parse calls check(args, config) after it has read the words. A check sets defaults that
+// args_parse calls check(args, config) after it has read the options. A check sets defaults that
 // depend on other options (args_default), and enforces rules that no row can express (args_reject).
 void args_check(Args *args, ArgsCheck *check, void *config);
 
-// Fills the variables, whose values before the call are the defaults. --help prints and exits 0. A
-// wrong option or value, and an option without effect, end the program with one line on stderr and
-// status 2. If stdin, stdout or stderr is closed, opens /dev/null in its place: so call args_parse
-// before opening any file.
+// Sets the options' variables, which hold the defaults before the call. --help prints the options,
+// and ends the program with status 0. A wrong option or value, or an option without effect, ends it
+// with one line on stderr and status 2. If stdin, stdout or stderr is closed, opens /dev/null in
+// its place: so call args_parse before opening any file.
 void args_parse(Args *args, int argc, char **argv);
 
 // Sets an option that neither the user nor an earlier call has set.
 void args_default(Args *args, const char *option, const char *value);
-// Prints "train: --lr: ..." and exits 2.
+// Prints a message that begins with "train: --lr: ", and exits with status 2.
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool args_given(const Args *args, const char *option);

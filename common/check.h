@@ -28,7 +28,7 @@ typedef struct Error {
 bool error_set(Error *err, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// Prints one line (and the hint, unless it is NULL or empty) on stderr and exits with status.
+// Prints one line on stderr, and the hint unless it is NULL or empty; then leave_at_once(status).
 void fail_at(const char *file, int line, int status, const char *hint, const char *format, ...)
     __attribute__((noreturn, format(printf, 5, 6)));
 
@@ -45,8 +45,8 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
     __attribute__((format(printf, 4, 5)));
 #define WARN(hint, ...) warn_at(__FILE__, __LINE__, hint, __VA_ARGS__)
 
-// Replaces ASCII's control characters with '?': with them, a text could end a message's line or
-// control the terminal.
+// Replaces ASCII's control characters with '?': they could end a message's line, or control the
+// terminal.
 void blank_controls(char *text);
 
 // Sets this process's rank. With several ranks, errors and warnings name it ("[rank 2/4
@@ -58,7 +58,7 @@ int rank_count(void);
 // Ends the process without exit(), which would run the destructors of libraries that other threads
 // still use. Async-signal-safe.
 void leave_at_once(int status) __attribute__((noreturn));
-// From now on leave_at_once ends this process with `status`, whichever thread calls it first.
+// From now on leave_at_once, in any thread, ends this process with `status`, not its argument.
 void leave_only_with(int status);
 
 void *xmalloc(size_t bytes);

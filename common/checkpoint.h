@@ -27,18 +27,18 @@ typedef struct TrainState {
     int64_t seed;
     int64_t epoch, step;        // the next step: its epoch, and its number in the epoch, from 0
     int64_t global_step;        // steps since the run began
-    int64_t batch_size;         // of all ranks together
-    int64_t order;              // from data_order; 0: not known
+    int64_t batch_size;         // the global batch size: all ranks together
+    int64_t order;              // the result of data_order; 0: not known
     double best_top1;           // the best model_score; -1: none yet
     double loss_scale;          // the latest adaptive loss scale; 1: there was none
     int64_t clean_steps;        // steps without an overflow since the loss scale changed
     int64_t skipped_steps;      // steps skipped because of an overflow since the run began
-    Stats running;              // of the current epoch so far
+    Stats running;              // sums over the current epoch so far
 } TrainState;
 
-// Lists the arrays that are the state of a run in device memory: the model's parameters and
-// buffers, and the optimizer's arrays, unless optim is NULL. A checkpoint contains them, and all
-// ranks begin with copies of rank 0's. Returns the length of the list.
+// Lists the arrays in device memory that hold a run's state: the model's parameters and buffers,
+// and the optimizer's arrays, unless optim is NULL. A checkpoint contains them, and all ranks begin
+// with copies of rank 0's. Returns the length of the list.
 enum { RUN_ARRAYS = 2 + OPTIM_ARENAS };
 int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS]);
 
@@ -49,17 +49,17 @@ bool checkpoint_save(const char *path, Model *model, const Optim *optim, const T
 bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 
 // Restores model, optim and state. If optim and state are NULL, restores only the model, and the
-// file needs no ddp.* tensors. If it fails, nothing changes.
+// file needs no ddp.* tensors. If loading fails, nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
 // Can a run continue from `saved`, the state in the file at path? If so, changes `saved` to the
 // state with which the run continues. `run` is the state of a new run; `save` is the file that the
-// run saves to, or NULL. The seeds must be equal. In the middle of an epoch the orders, if known,
-// must also be equal, and an epoch must have saved->step steps or more. With another global batch,
-// an epoch that had begun begins again, with a warning.
+// run saves to, or NULL. The seeds must be equal. If the global batch has changed, prints a
+// warning, and an epoch that had begun begins again. Otherwise, in mid-epoch, the orders must also
+// be equal, if known, and an epoch must have saved->step steps or more.
 bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          const TrainState *run, int64_t steps_per_epoch, Error *err);
 
 // Claims the files of --save for this run (output_claim). Warns if the run will replace a
-// checkpoint other than `from`, the file from which it resumes (or NULL).
+// checkpoint other than `from`, the file from which the run resumes (or NULL).
 bool checkpoint_claim(const char *save, const char *from, Error *err);

@@ -1,10 +1,10 @@
-// comm.h - collectives between ranks, as torch.distributed has them: all_reduce, broadcast,
-// all_gather, send, receive, barrier.
+// comm.h - calls between ranks, as torch.distributed has them: all_reduce, broadcast, all_gather,
+// send, receive, barrier.
 //
 // Two implementations, chosen when linking: comm/nccl/comm_nccl.c and comm/gloo/comm_gloo.cc. Every
 // rank makes the same calls in the same order on a communicator, from one thread; only sends and
-// receives are calls of two ranks. A call with a stream enqueues its work there and returns. Its
-// buffers are device memory and must stay untouched until that work is done. Calls of one
+// receives involve just two ranks. A call with a stream enqueues its work there and returns. Its
+// buffers are device memory and must stay untouched until that work is done. Calls on one
 // communicator run one after the other, even on different streams: a call may wait for the stream
 // of the call before it. So a stream must outlive the communicators that used it.
 #pragma once
@@ -30,7 +30,7 @@ void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, si
 // send first can deadlock.
 void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);
 void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
-// The host waits until all ranks have called it, and for the work of the device's compute stream.
+// The host waits until all ranks have called comm_barrier and the compute stream's work is done.
 void comm_barrier(Comm *comm);
 // In place, in host memory: all ranks get rank 0's bytes before the call returns.
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
@@ -42,7 +42,7 @@ int comm_size(const Comm *comm);
 // when the step is recorded, not when it is replayed.
 uint64_t comm_bytes(const Comm *comm);
 
-// For teaching. With it, as always with Gloo, the host takes part in calls, so steps are
+// For teaching. With slow_network, and always with Gloo, the host takes part in calls, so steps are
 // not recorded (device.h).
 typedef struct CommConfig {
     double slow_network;    // MB/s: delay calls as if each rank had a link of this rate; 0: off
@@ -50,24 +50,24 @@ typedef struct CommConfig {
 typedef struct Args Args;
 void comm_options(Args *args, CommConfig *config);
 
-// Returns when all ranks have called it. The name (at most 15 letters, unique, the same on all
-// ranks) appears in the timeline and in messages. If another rank dies, this rank's parent, the
+// Returns when all ranks have called comm_new. The name (at most 15 letters, unique, the same on
+// all ranks) appears in the timeline and in messages. If another rank dies, this rank's parent, the
 // store or a call on the communicator ends this process. config may be NULL.
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits for all ranks. First free all recorded steps that contain calls of this communicator.
+// Waits for all ranks. Call it after freeing all recorded steps with calls on this communicator.
 void comm_free(Comm *comm);
 
-// From now on BatchNorm's statistics in training are over the batches of all ranks. Returns their
-// own communicator, since they must not queue after gradients. The caller frees the communicator.
+// From now on BatchNorm's statistics in training are over the batches of all ranks. Returns a
+// communicator only for them, since they must not queue after gradients. The caller frees it.
 typedef struct Ops Ops;
 Comm *comm_share_norms(const World *world, Device *device, Ops *ops, const CommConfig *config);
 
-// Opens this rank's device: GPU number (local rank modulo visible GPUs), or its share of the cores,
-// with `threads` threads (0: see device_share). All ranks call it. Rank 0 prints a line if ranks
-// share a GPU. Sets world->gpu_place and gpus_shared, which comm_new needs.
+// Opens this rank's device: GPU number local_rank % visible GPUs, or on a CPU a share of the cores,
+// with `threads` threads (0: see device_share). All ranks call it. On GPUs, sets world->gpu_place
+// and gpus_shared, which comm_new needs, and rank 0 prints a line if ranks share a GPU.
 Device *comm_open_device(World *world, int threads);
 
-// The number of GPUs that ranks may use; with the cpu backend 0. Fails if there are no GPUs. Unlike
-// device_count, comm_gpus does not start CUDA: a process that has started CUDA cannot fork ranks
-// that use CUDA.
+// Returns 0 with the cpu backend; else the number of GPUs that ranks may use, and fails if there is
+// none. Unlike device_count, comm_gpus does not start CUDA: a process that has started CUDA cannot
+// fork ranks that use CUDA.
 int comm_gpus(void);

@@ -16,22 +16,22 @@ DataConfig data_defaults(void);
 // Sets the defaults and adds the options.
 void data_options(Args *args, DataConfig *config);
 
-// A crop moves an image by up to `padding` pixels each way, on black. A crop of a picture file is a
-// random part (view_random). A crop of a text moves all windows of an epoch by the same number of
-// bytes, less than a window. A flip mirrors an image at random. Crop and flip depend only on seed,
-// epoch and sample id.
+// A crop moves an image by up to `padding` pixels each way, and fills the gap with black. A crop of
+// a picture file is a random part (view_random). A crop of a text moves all windows of an epoch by
+// the same number of bytes, less than a window. A flip mirrors an image at random. Crop and flip
+// depend only on seed, epoch and sample id.
 typedef struct Augment {
     bool crop, flip;
     int padding;
     uint64_t seed;
-    float mean[3], std[3];  // of each channel, to normalise images
+    float mean[3], std[3];  // statistics of each channel, to normalise images
 } Augment;
 
 typedef struct Dataset {
     int count, channels, height, width, classes;
     uint8_t *inputs;        // host: (count, channels, height, width), or a text's tokens; of
                             // picture files: NULL
-    int32_t *labels;        // (count), host; of a text: NULL
+    int32_t *labels;        // host: (count); NULL for a text
     struct Pictures *pictures; // a folder of picture files, or NULL
     int per_row;            // labels of a sample: 1 for an image, or one for each token of a window
 } Dataset;
@@ -41,12 +41,12 @@ typedef struct Data {
     char name[24];
     char source[256];       // where the data were found, or how they were made
     char fingerprint[128];  // name, counts and checksum as text: equal for equal data
-    uint32_t checksum;      // of the data: part of the fingerprint
+    uint32_t checksum;      // CRC-32 of the data, part of the fingerprint
     char samples[40];       // what the samples are, for messages: "images", "windows of 16 bytes"
     const char *unit;       // what has a label, for messages: "images", "bytes"
-    char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
+    char vocabulary[2 * 256 + 1]; // for a text: the byte of each token, in hexadecimal; else ""
     Dataset train, test;
-    Augment augment;        // for training
+    Augment augment;        // for training batches
     Augment plain;          // for testing: no crop and no flip
     const char *const *class_names; // (classes), or NULL
 } Data;
@@ -55,7 +55,7 @@ typedef struct Data {
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
 // A number > 0 made from the data's checksum, the number of training samples and `shuffle`. A run
-// can resume in mid-epoch only if its number is the checkpoint's.
+// can resume in mid-epoch only if its number equals the checkpoint's.
 int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or double quotes: "airplane". NULL if the set has no names
 // (CIFAR-100, synthetic, a text).
@@ -68,15 +68,15 @@ void picture_file(const Dataset *set, int id, char *out, size_t size);
 
 typedef struct Batch {
     int index;              // the batch's number in the epoch, from 0
-    int count;              // samples
+    int count;              // samples in the batch
     int rows;               // rows of inputs and labels; from row `count` on zeros, and labels -1
-    int per_row;            // labels of a row
+    int per_row;            // labels in a row
     bool full;              // the batch has as many rows as LoaderConfig's shape
     void *inputs;           // (rows, channels, height, width) in the loader's shape; device. Text:
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
     int label_count;        // labels in all rows
-    int slot;               // the number of its buffer: index modulo LOADER_SLOTS
+    int slot;               // the number of the batch's buffer: index modulo LOADER_SLOTS
 } Batch;
 
 // Rows [begin, begin + rows) of a batch. shape: the shape of the batch's inputs.
@@ -103,7 +103,7 @@ typedef struct LoaderConfig {
     bool fill_last;         // for evaluation: rows that do not count make the last batch full
 } LoaderConfig;
 
-// Each worker thread makes whole batches ahead in its own memory, and loads them into one of
+// Each worker thread makes whole batches ahead in its own memory, and loads each into one of
 // LOADER_SLOTS buffers, on the loader's stream. Without workers, loader_next makes the batch.
 // Picture files are decoded only when a batch needs them. If a canvas is larger than its image, the
 // image is centred on black.

@@ -18,7 +18,7 @@ extern const char *const device_backend;
 
 // The number of devices that this process may use. CPU: 0, which means any number.
 int device_count(void);
-// "GPU-5c1d2e...": identifies this GPU in all processes, whatever its index there; CPU: "".
+// Identifies this GPU in all processes, whatever its index there: "GPU-5c1d2e..."; CPU: "".
 const char *device_uuid(int index);
 
 // Opens device `index` and makes it the calling thread's current device. CPU: the device has
@@ -34,8 +34,8 @@ void device_takes_turns(Device *device);
 void device_close(Device *device);               // also frees all of its memory
 void device_use(Device *device);                 // makes it the calling thread's current device
 const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"
-int device_threads(const Device *device);        // threads of its loops; CUDA: 0
-size_t device_bytes(const Device *device);       // of device_alloc's memory that is in use
+int device_threads(const Device *device);        // number of threads in its loops; CUDA: 0
+size_t device_bytes(const Device *device);       // bytes of device_alloc's memory in use
 bool device_shares_memory(const Device *device); // is its memory the host's memory?
 
 // Device memory, filled with zeros. If there is not enough, prints the size and ends the program.
@@ -79,7 +79,7 @@ void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size
 
 Event *event_new(Device *device);
 void event_free(Event *event);
-void event_record(Event *event, Stream *stream); // the event: this stream's work so far is done
+void event_record(Event *event, Stream *stream); // happens when the stream's work so far is done
 void stream_wait(Stream *stream, Event *event);  // later work of the stream waits for the event
 void event_sync(Event *event);                   // the host waits for the event
 

@@ -1,13 +1,13 @@
 // interrupt.h - ends training after Ctrl-C, SIGTERM or SIGUSR1. The first Ctrl-C or SIGTERM asks
-// the program to stop; the second ends it at once. (In one of several ranks, the first signal also
-// ends the process at once, unless it has called interrupt_hold.) SIGUSR1, which batch systems send
-// some time before they end a job, also asks the program to stop. SIGUSR1 never counts as the first
-// of two signals, so repeating it is harmless.
+// the program to stop; the second ends it at once. (With several ranks, the first Ctrl-C or SIGTERM
+// also ends a rank at once, unless the rank has called interrupt_hold.) SIGUSR1, which batch
+// systems send some time before they end a job, also asks the program to stop. SIGUSR1 never counts
+// as the first of two signals, so repeating it is harmless.
 #pragma once
 
-// From now on handles these signals; the first Ctrl-C or SIGTERM also prints a line on stderr. If
-// one process prints the line for several, it calls interrupt_announce, which is safe in a signal
-// handler; the others call interrupt_silence.
+// From now on handles these signals, and ignores SIGPIPE and SIGXFSZ. The first Ctrl-C or SIGTERM
+// also prints a line on stderr. If one process prints the line for several, it calls
+// interrupt_announce, which is safe in a signal handler; the others call interrupt_silence.
 void interrupt_install(void);
 void interrupt_announce(void);
 void interrupt_silence(void);
@@ -20,7 +20,7 @@ int interrupt_requested(void);
 void interrupt_hold(void);
 int interrupt_received(void);   // the signal that came to this process, or 0
 void interrupt_stop(int signal);
-// Ends interrupt_hold: a signal counts at once again, even one that has already come.
+// Ends interrupt_hold: interrupt_requested returns a received signal again, even an earlier one.
 void interrupt_release(void);
 // Ends the process if a signal has come. Call it while waiting before training has begun.
 void interrupt_leave(void);

@@ -42,18 +42,18 @@ typedef struct LogStep {
     int epoch, epochs;          // the epoch's number, from 1; how many epochs the run has
     int64_t step, steps;        // the step's number in the epoch, from 1; how many the epoch has
     double lr, data_wait_ms;
-    Stats stats;                // of the epoch so far, and of the last batch
+    Stats stats;                // sums over the epoch so far, and over the last batch
     bool all_ranks;             // stats are sums over all ranks, not this rank's own
-    double norm;                // of the gradients, before they were clipped; 0: not printed
+    double norm;                // norm of the gradients before clipping; 0: not printed
     double loss_scale;          // 0: loss_scale and skipped are not printed
     int64_t skipped;            // steps skipped since the run began; 0: not printed
 } LogStep;
 void log_step(Log *log, const LogStep *step);
 
 // The end of an epoch: a line about its training (time, rate, rank 0's wait for data, and the last
-// step's learning rate), and an "epoch" event with the results of training and test.
-// There is no line if the epoch had no step left to train. The event has no results of the test if
-// another rank evaluates.
+// step's learning rate), and an "epoch" event with the results of training and test. There is no
+// line if the epoch had no step left to train. On a rank that did not evaluate, the event has no
+// test results.
 //    == epoch: [1/5] | 62.3 s | 958 images/s | data wait 0.1 s | lr 0.01
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // Prints a test's result. If the run only evaluates (`only`), also writes it as an "eval" event.

@@ -17,10 +17,10 @@ typedef struct ModelConfig {
     int channels, height, width, classes;
     int batch;              // maximum rows of a batch
     int pass;               // maximum rows that go through the layers at once; 0: the whole batch
-    Type type;              // of images, activations (but logits are f32) and convolutions' weights
+    Type type;              // type of images, activations (but logits are f32), convolution weights
     int per_row;            // tokens of a sample; 0 or 1: samples are images
     GptConfig gpt;
-    const char *vocabulary; // of a text: Data's vocabulary (data.h)
+    const char *vocabulary; // for a text: Data's vocabulary (data.h)
 } ModelConfig;
 // Sets the defaults and adds the options.
 void model_options(Args *args, const char **arch, GptConfig *gpt);
@@ -29,7 +29,7 @@ typedef enum { MODEL_WEIGHT, MODEL_VECTOR, MODEL_BUFFER, MODEL_COUNTER } ModelKi
 
 // A tensor, with the name that it has in torchvision's ResNets or karpathy's minGPT.
 typedef struct ModelTensor {
-    char name[56];          // "layer1.0.conv1.weight"
+    char name[56];          // for example, "layer1.0.conv1.weight"
     ModelKind kind;         // weights and vectors are parameters; a counter is num_batches_tracked
     int ndim;
     int64_t shape[4];       // in torch's layout
@@ -72,8 +72,8 @@ typedef struct Model {
 // Exits if there is no such network, or if it does not fit the data.
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config);
 void model_free(Model *model);
-// Initialises each layer as PyTorch does, a ResNet as torchvision, and a gpt as minGPT. The random
-// numbers are keyed by seed, tensor and element.
+// Initialises each layer as PyTorch does, a ResNet as torchvision does, and a gpt as minGPT does.
+// The random numbers are keyed by seed, tensor and element.
 void model_init(Model *model, int64_t seed);
 
 // Updates a 16-bit model's copies of the weights, on the compute stream; an f32 model has none.

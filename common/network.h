@@ -11,8 +11,8 @@
 //   device 2   |             |             | latency | arrived
 typedef struct Network {
     double rate;            // MB/s; 0: nothing is simulated
-    double idle;            // s: the time (clock.h) from which the link is free
-    size_t bytes;           // that have crossed the link so far
+    double idle;            // time (clock.h) from which the link is free
+    size_t bytes;           // bytes that have crossed the link so far
 } Network;
 
 typedef struct NetworkMessage {

@@ -1,4 +1,4 @@
-// openmpi.h - what a rank that mpirun has started needs from MPI: its number, and a broadcast.
+// openmpi.h - what a rank that mpirun has started needs from MPI: its World, and a broadcast.
 #pragma once
 #include "world.h"
 

@@ -3,9 +3,9 @@
 // Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/, which
 // uses oneDNN, and in cuda/, which uses cuDNN and cuBLASLt; you choose one when you link. All other
 // operations are in ops/, once for both. Operations enqueue their work on the device's compute
-// stream, or on the stream that they take (but see ops_beside). Arrays, Scalars and Stats are in
-// device memory unless a line says "host". Activations, parameters and gradients begin at multiples
-// of 16 bytes.
+// stream, or on the stream that is an argument (but see ops_beside). Arrays, Scalars and Stats are
+// in device memory unless a comment has "host". Activations, parameters and gradients begin at
+// multiples of 16 bytes.
 #pragma once
 #include "args.h"
 #include "device.h"
@@ -66,11 +66,11 @@ typedef struct LossScale {
 typedef struct Scalars {
     StepSettings set;
     LossScale scale;
-    // Of the current step.
+    // Values of the current step:
     int32_t rows_done;  // rows whose loss has been computed; stays 0 if rows_of_batch is 0
     int32_t skip;       // not zero: the update changes nothing
     double over;        // number of rows in the mean of the loss
-    double norm;        // of the gradients, set by gradients_norm
+    double norm;        // norm of the gradients, set by gradients_norm
     double bias_corrections[2];     // AdamW: 1 - beta^updates
 } Scalars;
 // Call it before each step. It copies the settings, sets rows_done, skip and norm to 0, and
@@ -192,8 +192,8 @@ typedef struct OpArgs {
     const float *bias;
     float *dw, *dbias;
     NormTensors norm;               // OP_NORM, OP_ROW_NORM
-    uint8_t *index;                 // OP_MAXPOOL: where in its window each y was; saved by forward
-    const uint64_t *keys;           // of each sample, for dropout; NULL: nothing is dropped
+    uint8_t *index;                 // OP_MAXPOOL: each y's position in its window; saved by forward
+    const uint64_t *keys;           // a key for each sample, for dropout; NULL: nothing is dropped
 } OpArgs;
 
 typedef struct Op Op;
@@ -212,7 +212,7 @@ void ops_join(Ops *ops);
 // Weights that only ever multiply padding are dead: they are elsewhere in the arena, and no product
 // reads them. conv_weights_move copies all weights to torch's OIHW order, or back, in host memory.
 typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
-size_t conv_live_count(const Op *conv);     // floats in the arena
+size_t conv_live_count(const Op *conv);     // number of live weights in the arena
 size_t conv_dead_count(const Op *conv);
 void conv_weights_move(const Op *conv, float *live, float *dead, float *oihw, Direction direction);
 
@@ -225,8 +225,8 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 
 // --- texts ---------------------------------------------------------------------------------------
 
-// Turns each token into a row of vocab + T numbers: 1 at the token and at vocab + its position,
-// else 0. A linear layer then gives the sum of the token's and the position's embeddings. With a
+// Turns each token into a row of vocab + T numbers: 1 at the token and at vocab + its position, 0
+// elsewhere. A linear layer then gives the sum of the token's and the position's embeddings. With a
 // vocabulary of thousands, this would be slow.
 typedef struct OneHotSpec {
     int samples, T, vocab;

@@ -18,7 +18,7 @@ typedef struct OptimConfig {
 OptimConfig optim_defaults(void);
 // Sets the defaults and adds the options.
 void optim_options(Args *args, OptimConfig *config);
-// Adds --lr-scale, for programs with ranks. With this option the default warm-up has 5 epochs.
+// Adds --lr-scale, for programs with ranks. With linear or sqrt, the default warm-up has 5 epochs.
 //
 // N ranks take a step with N times the samples, and an epoch has an N-th of the steps. So each step
 // should be longer. With SGD, one step with the mean of N gradients at N times the rate goes about
@@ -41,7 +41,7 @@ typedef struct Optim {
     Model *model;
     Array arenas[OPTIM_ARENAS]; // a value for each parameter, with the layout of model->params
     int arena_count;
-    uint8_t *decays;        // AdamW: adamw_update's list of the parameters that decay; device
+    uint8_t *decays;        // device memory: the `decays` that AdamW passes to adamw_update
 } Optim;
 // config and model must stay valid until optim_free.
 Optim *optim_new(const OptimConfig *config, Model *model);

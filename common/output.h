@@ -3,8 +3,8 @@
 #include "check.h"
 #include <stdio.h>
 
-// Reserves the files of --save, `path` and path.best, for this run. Fails if one of them exists and
-// is not a checkpoint. Until this process ends, output_claim fails for this path in all other
+// Reserves the files of --save, `path` and path.best, for this run. Fails if one of them is neither
+// empty nor a checkpoint. Until this process ends, output_claim fails for this path in all other
 // processes, if the file system has locks. A killed run leaves the file path.lock, but unlocked.
 bool output_claim(const char *path, Error *err);
 
@@ -14,6 +14,6 @@ bool output_claim(const char *path, Error *err);
 FILE *replace_open(const char *path, Error *err);
 // Syncs the file to the disk, renames it to path and closes it. If anything fails, removes path.tmp
 // and leaves path as it was. After a power failure path is the new file or, for some seconds, still
-// the old one. A process that ends before this call leaves path.tmp, which the next replace_open
-// removes.
+// the old one. A process that ends before this call leaves path.tmp, which the next replace_open of
+// this path removes.
 bool replace_commit(FILE *file, const char *path, Error *err);

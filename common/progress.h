@@ -1,11 +1,11 @@
-// progress.h - how far this process is: a record that its store sends to rank 0 every second.
+// progress.h - how far this process has come: a record that rank 0 gets every second (store.h).
 //
 // One rule ends a run that is stuck (store.h): no rank has beaten for --timeout seconds. A rank
-// beats when it begins a step, a batch, a collective or a file. One rank that hangs, or is stopped,
-// or waits for its disk, makes all others wait for it in a collective, so all stop beating.
+// beats at least at each step, batch, collective and file. One rank that hangs, or is stopped, or
+// waits for its disk, makes all others wait for it in a collective, so all stop beating.
 //
-// While a rank writes a file or to the terminal, its store beats for it: neither a slow disk nor
-// Ctrl-S in the terminal ends a run.
+// While a rank writes a file or to the terminal, its store's thread beats for it: neither a slow
+// disk nor Ctrl-S in the terminal ends a run.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,7 +32,7 @@ void progress_done(void);
 // may have to wait. Both texts must stay valid. If several threads wait, the record has the oldest
 // wait, which may be why the others wait.
 #define PROGRESS_DOING(doing, what) PROGRESS_FILE_(doing, what, false)
-// The same for a thread that writes a file or to the terminal.
+// Like PROGRESS_DOING, for a thread that writes to a file or to the terminal.
 #define PROGRESS_WRITING(what) PROGRESS_FILE_("writing", what, true)
 #define PROGRESS_FILE_(...)                                                                \
     __attribute__((cleanup(progress_file_end))) ProgressFile file_ = { NULL, __VA_ARGS__ }; \
@@ -45,7 +45,7 @@ typedef struct ProgressFile {
 void progress_file_begin(ProgressFile *file);
 void progress_file_end(ProgressFile *file);
 
-// Copies this process's record. Beats first if a thread writes.
+// Copies this process's record. If a thread is writing, calls progress_beat first.
 void progress_read(Progress *to);
-// "after epoch 1, step 12, reading train/1.jpg; 212 calls, the last: all_reduce of 5 (gradients)"
+// Writes "after step 12 of epoch 1, reading train/1.jpg; 212 calls, the last: all_reduce of 5".
 const char *progress_describe(const Progress *p, char text[PROGRESS_LINE]);

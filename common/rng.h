@@ -56,7 +56,7 @@ static inline float uniform_of(uint32_t bits) { return (float)(bits >> 8) * 0x1p
 // Two standard normal numbers, from 64 random bits.
 void normal_pair(uint32_t bits0, uint32_t bits1, float out[2]);
 
-// torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+// out = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 void torch_randperm(uint64_t seed, int count, int32_t *out);
 // Fills `out` with 0 to count - 1: shuffled as by torch_randperm, or in ascending order.
 void torch_order(bool shuffle, int64_t seed, int count, int32_t *out);

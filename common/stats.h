@@ -4,8 +4,8 @@
 #include <stdint.h>
 
 typedef struct Stats {
-    double loss_sum;                        // of an epoch or a test; only batches with finite sums
-    double batch_loss_sum;                  // of the last batch alone, finite or not
+    double loss_sum;                        // over an epoch or test, only batches with finite sums
+    double batch_loss_sum;                  // over the last batch alone, finite or not
     int64_t count, correct1, correct5;
     int64_t batch_count, batch_correct1;
     int64_t not_finite;                     // losses that were infinite or not a number
@@ -16,7 +16,7 @@ typedef struct Stats {
 enum { STATS_SUMS = 2, STATS_COUNTS = 6 };
 
 // Ends this process because a loss or a gradient was not finite. Rank 0 prints a message, and so
-// does each rank with such a loss. Step 0: the loaded weights are to blame.
+// does each rank with such a loss. step 0: before any step, with the loaded weights.
 _Noreturn void fail_diverged(const Stats *stats, int64_t epoch, int64_t step);
 // Ends this process because gradients are not finite with a fixed loss scale, or with one that has
 // fallen below 1. Rank 0 prints a message.

@@ -10,12 +10,12 @@
 //
 // Rank 0 looks at all records, including its own, and ends the run in two cases:
 //
-// - A connection that closes before its rank is done is a death.
+// - A connection that closes after its rank's first beat, but before the rank is done, is a death.
 // - The run is stuck when no rank has beaten for `timeout` seconds. Rank 0 names the rank whose
 //   record is older than 5 s (that rank is stopped, or cut off); else the one that has begun the
 //   fewest calls; else the one with the fewest steps. If all are equal, it prints every rank's last
-//   call: perhaps two calls differ. After 10 s without a beat it already prints one such line.
-//   Until all ranks are there, rank 0 names the missing ranks.
+//   call: perhaps two calls differ. After 10 s without a beat, or twice the longest pause so far,
+//   it already prints one such line. Until all ranks are there, rank 0 names the missing ranks.
 //
 // Rank 0 is watched as well: a rank that gets no answer for `timeout` seconds, or whose connection
 // to rank 0 closes, names rank 0 and ends.
@@ -32,10 +32,10 @@ typedef struct StoreConfig {
     int rank, size;
     TcpPlace place;                     // where rank 0 listens
     int socket;                         // rank 0: a socket that is bound to `place`
-    TcpAddress from;                    // this rank's address; "": that of its connection to rank 0
-    double timeout;                     // s without progress until the run ends; 0: never
-    char run[STORE_NAME];               // rank 0 refuses ranks of a run with another name
-    char token[STORE_TOKEN];            // rank 0 refuses ranks with another token; "": no token
+    TcpAddress from;                    // this rank's address; "": as in its connection to rank 0
+    double timeout;                     // seconds without progress until the run ends; 0: never
+    char run[STORE_NAME];               // rank 0 refuses ranks of a run with a different name
+    char token[STORE_TOKEN];            // rank 0 refuses ranks with a different token; "": no token
     bool supervised;                    // a supervisor names a rank that dies; rank 0 does so only
                                         // if rank 0 is still running 2.5 s later
     // If not NULL: called before each attempt to join rank 0, to fill in place and token. False:
@@ -46,8 +46,8 @@ typedef struct StoreConfig {
 // Makes a random token, in hexadecimal.
 void store_new_token(char token[STORE_TOKEN]);
 // For a rank 0 that can pass its place on to the others. Binds at `host`; without `host`, at
-// `from`; without both, at the loopback (one_host) or at this machine's first address. port <= 0:
-// the system chooses a port. Makes a token if there is none.
+// `from`; without either, at the loopback if one_host, else at this machine's first address. port
+// <= 0: the system chooses a port. Makes a token if there is none.
 void store_offer(StoreConfig *config, const char *host, int port, bool one_host);
 
 // Returns when all ranks are there, and fills in world->address and world->store. Ends the process

@@ -13,8 +13,8 @@ typedef struct TcpPlace {
 // Fails if the host has no IPv4 address.
 TcpPlace tcp_resolve(const char *name, int port);
 bool tcp_is_loopback(const char *address);
-// This machine's address on this interface ("eth0"), or if NULL, on the first interface that is up
-// and not the loopback.
+// This machine's address on this interface ("eth0"), or if interface is NULL, on the first one that
+// is up and not the loopback.
 bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // Makes NCCL and Open MPI use this interface, by environment variables, unless these are already
 // set. Gloo needs no variable: it listens at the world's address.
@@ -26,7 +26,7 @@ int tcp_bind(TcpPlace *place);
 // The address and port of this side of a socket.
 TcpPlace tcp_place(int socket);
 // From now on a send or receive fails with EAGAIN, and a connect with EINPROGRESS, if nothing moves
-// for `seconds` (0: never). All fail with EINTR when this process continues after a stop.
+// for `seconds` (0: never). With a limit, all fail with EINTR after this process was stopped.
 void tcp_limit(int socket, double seconds);
 // Connects within `seconds`; later sends and receives have the same limit. -1: failed, or a signal
 // came.

@@ -4,20 +4,20 @@
 #include <stddef.h>
 
 typedef struct Store Store;
-enum { STORE_MOST = 16 << 20 };         // the most bytes of a value in the store
+enum { STORE_MOST = 16 << 20 };         // the maximum size of a value in the store, in bytes
 
 typedef struct World {
     int rank, size;
-    int local_rank, local_size; // this rank's number among the ranks on this machine, and how many
+    int local_rank, local_size; // index of this rank on this machine, and number of ranks there
     int sharers;                // ranks that may use one of this rank's cores, this rank included
-    int gpu_place;              // this rank's number among the ranks that share its GPU, from 0
+    int gpu_place;              // index of this rank among the ranks that share its GPU, from 0
     bool gpus_shared;           // do any ranks share a GPU?
-    const char *address;        // this machine's, as the other ranks reach it; "": no other ranks
+    const char *address;        // this machine's address for the other ranks; "": there are none
     Store *store;
 } World;
 
 // A key-value store for what ranks exchange before they have a communicator: NCCL's id, Gloo's
-// addresses. Keys have up to 63 bytes; values up to STORE_MOST.
+// addresses. Keys have up to 63 bytes, values up to STORE_MOST bytes.
 void store_put(const World *world, const char *key, const void *value, size_t bytes);
 // Waits until a rank has put the key. Copies at most `capacity` bytes; returns the value's length.
 // Use it only in a call that all ranks make, announced by progress_call.

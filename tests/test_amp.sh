@@ -73,7 +73,7 @@ check "no more messages for 4 parts" [ "$(messages)" = "$once" -a "$once" -ge 3 
 # Batch normalisation sees parts: two parts of 8 give what two batches of 8 give. --lr 0 keeps the weights the same.
 expect 0 "" ranks 1 --arch convnet -b 8 --lr 0 --max-steps 6 --amp off
 field m.0.jsonl step loss | awk 'NR % 2 { first = $1; next } { printf "%.9g\n", (first + $1) / 2 }' >two
-expect 0 "in parts of 8" ranks 1 --arch convnet -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2
+expect 0 "in parts of up to 8 samples" ranks 1 --arch convnet -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2
 check "two parts equal two batches" near <(field m.0.jsonl step loss) two 1e-6
 
 between() { awk -v a="$1" -v b="$2" -v least="$3" -v most="$4" 'BEGIN { exit !(least * b <= a && a <= most * b) }'; }

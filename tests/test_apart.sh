@@ -13,7 +13,7 @@ checks="gradients_check(job->ops, model->grad_count"
 wrong="static int steps; if (job->world.rank == 1 && ++steps >= 30) model->grads[7] = 1; $checks"
 says() { check "it prints: $1" grep -qF -- "$1" "$TMP/output"; }
 apart="the ranks have diverged: the weights of rank 1"
-final="status 200, no restart: the run would fail again, or hide why the weights differ"
+final="status 200, no restart: it would fail again, or hide why the weights differ"
 
 check "apart: builds" build_with apart 04_ddp_launcher train.c "$checks" "$wrong"
 expect 0 "weight hash" "$launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" --epochs 1 --save one.st

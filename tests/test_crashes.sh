@@ -46,7 +46,7 @@ strike()
         wait $!
         status=$?
     } 2>/dev/null
-    sed -i '/ devices of .* share .* cores*: /,+1d' "$name/err"     # warns of more ranks than cores
+    sed -i '/ devices with .* share .* cores*: /,+1d' "$name/err"     # warns of more ranks than cores
     echo "$status" >"$name/status"
     [ -e "$name/struck" ] && begun=$(stat -c %.Y "$name/struck")
     awk -v a="$begun" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f\n", b - a }' >"$name/took"

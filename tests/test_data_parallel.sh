@@ -22,8 +22,8 @@ for n in 1 2 3; do
     cp output $n.out
     check "the losses of one device, on $n" same_losses $n.jsonl one.jsonl
     check "the weights of one device, on $n" same_weights $n.st one.st 5e-3
-    check "the times of a step's parts, for each epoch" test "$(grep -cE "== a step's [0-9.]+ ms: broadcast [0-9.]+ \| \
-scatter [0-9.]+ \| forward [0-9.]+ \| gather [0-9.]+ \| scatter gradient [0-9.]+ \| \
+    check "the times of a step's parts, for each epoch" test "$(grep -cE "== a step takes [0-9.]+ ms: \
+broadcast [0-9.]+ \| scatter [0-9.]+ \| forward [0-9.]+ \| gather [0-9.]+ \| scatter gradient [0-9.]+ \| \
 backward [0-9.]+ \| reduce [0-9.]+ \| loss, optimizer and data [0-9.]+$" output)" = 2
     check "the memory of $n devices" grep -qE \
         "== memory: $(seq -s ', ' -f 'device %g: [0-9]+ MiB' 0 $((n - 1)))$" output

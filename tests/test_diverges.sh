@@ -21,7 +21,7 @@ fails()
     shift
     "$@" "${small[@]}" >out 2>said
     status=$?
-    sed '/ devices of .* share .* cores*: /,+1d' said >err
+    sed '/ devices with .* share .* cores*: /,+1d' said >err
     cp err output
     check "status $wanted of: $* (it is $status)" [ $status = "$wanted" ]
 }
@@ -60,7 +60,7 @@ check "another: builds" build_with another 03_ddp_fork ddp.c "$reduce" \
 check "fewer: builds" build_with fewer 03_ddp_fork ddp.c "$reduce" \
     "$(from '== 3') comm_all_reduce(comm, stream, grads, count - now, COMM_F32);"
 
-last="after epoch 1, step 2; [0-9]+ calls, the last:"
+last="after step 2 of epoch 1; [0-9]+ calls, the last:"
 fails 1 ./another -n 3 --timeout 1
 says "progress for 1 s \(--timeout\); at call [0-9]+, rank 0 is in all_reduce of ([0-9]+) \(gradients\), in \
 backward, rank 1 in broadcast of \1 \(gradients\), in backward$"

@@ -262,7 +262,7 @@ TEST(a_folder_is_a_data_set)
     EXPECT_HAS(err.text, "class 2 is c in train, but d in val");
     shell("mv tree/val/d tree/val/c; rm tree/train/c/*");
     EXPECT(!opened(&data, test_path("tree"), 0, &err), "a class without files");
-    EXPECT_HAS(err.text, "train/c: nothing in it is usable");
+    EXPECT_HAS(err.text, "train/c: no usable file or folder in it");
 }
 
 TEST_MAIN

@@ -39,7 +39,7 @@ check "4 ranks continue the run of 2" same_weights part.st
 still=("$BUILD/07_dist_eval/launch" --nproc-per-node)
 same=("$BUILD/07_dist_eval/train" "${lenet[@]}" --lr 0 --no-augment --amp off --metrics still.jsonl)
 expect 0 "" "${still[@]}" 2 -- "${same[@]}" -b 24 --save still.st --max-steps 13
-expect 0 "global batch 48 -> 24: epoch 2 begins again" "${still[@]}" 3 -- "${same[@]}" -b 8 --resume still.st
+expect 0 "batch was 48 and is now 24, so epoch 2 begins again" "${still[@]}" 3 -- "${same[@]}" -b 8 --resume still.st
 sed -n 's/.*"event":"epoch".*"train_loss":\([^,]*\),.*/\1/p' still.jsonl >still.losses
 check "both epochs have the same samples" awk '{ loss[NR] = $1 } END { d = loss[1] - loss[2]
     exit !(NR == 2 && d * d < 1e-10) }' still.losses

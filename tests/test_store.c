@@ -188,9 +188,9 @@ TEST(other_processes_are_refused)
 {
     static const struct { const char *run, *words; bool other_token; int rank, size; } wrong[] = {
         { "play", "its token is not rank 0's", true, 1, 2 },
-        { "another", "it is from another run", false, 1, 3 },
+        { "another", "it is from a different run", false, 1, 3 },
         { "play", "its world size is 3, but rank 0's is 2", false, 2, 3 },
-        { "play", "rank 1 is already there (", false, 1, 2 },     // the others are there by now
+        { "play", "rank 1 has joined already (", false, 1, 2 },     // the others are there by now
     };
     enum { WRONG = sizeof wrong / sizeof *wrong };
     stage(2, 40);
@@ -311,7 +311,7 @@ TEST(a_death_is_named_before_others_end)
     ends(0, EXIT_REPORTED);
     ends(2, 1000 + SIGKILL);
     gethostname(host, sizeof host - 1);
-    snprintf(wanted, sizeof wanted, "lost rank 2 of 3 (%s, pid %d): after epoch 1, step 3; 2 calls, the last: "
+    snprintf(wanted, sizeof wanted, "lost rank 2 of 3 (%s, pid %d): after step 3 of epoch 1; 2 calls, the last: "
              "all_reduce of 5 (gradients)\nhint: ", host, (int)actors[2].pid);
     EXPECT(test_times(said, wanted) == 1, "not once \"%s\": %s", wanted, said);
 }

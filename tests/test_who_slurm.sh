@@ -77,6 +77,6 @@ echo "my notes" >note
 expect 1 "$TMP/note exists, but is not a rendezvous file" task 0 0 "" "${note[@]}" --timeout 2
 check "it left this file alone" grep -qx "my notes" note
 rm note
-expect 2 "--rendezvous: this process has no rank" "$train" "${tiny[@]}" "${note[@]}"
+expect 2 "--rendezvous: neither srun nor launch started this process" "$train" "${tiny[@]}" "${note[@]}"
 
 test_done

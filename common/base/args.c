@@ -378,7 +378,7 @@ static void check_needs(const Args *args)
 
 void args_parse(Args *args, int argc, char **argv)
 {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // else the next open() would return it
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // so that no file gets number 0, 1 or 2
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", O_RDWR);
     args->program = argv[0];

@@ -76,7 +76,7 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
     while (atomic_flag_test_and_set(&failing))
         pause(); // a different thread is ending the process
 
-    if (ftrylockfile(stdout) == 0)      // a thread that is stuck may hold its lock
+    if (ftrylockfile(stdout) == 0)      // a stuck thread may hold stdout's lock
         fflush(stdout);
     va_list args;
     va_start(args, format);
@@ -87,8 +87,8 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
 
 static void *memory_or_fail(void *memory, size_t count, size_t size)
 {
-    CHECK(memory, "a smaller batch (-b), model or data set needs less memory",
-          "out of memory: %.1f MiB are not available", (double)count * (double)size / 0x1p20);
+    CHECK(memory, "use a smaller batch (-b), model or data set",
+          "out of memory: %.1f MiB requested", (double)count * (double)size / 0x1p20);
     return memory;
 }
 

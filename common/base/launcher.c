@@ -17,9 +17,9 @@ void launcher_check(int ranks)
         started = getenv(variable) ? atoi(getenv(variable)) : 0;
     }
     if (started > ranks)
-        FAIL_USAGE("use step 04 or later; under srun, step 06 or later, or srun --mpi=pmix; under "
-                   "mpirun, the one of the MPI that the program was built with; to train without "
-                   "a launcher, unset the variable",
+        FAIL_USAGE("use step 04 or later; with srun, step 06 or later, or srun --mpi=pmix; with "
+                   "mpirun, the MPI that the program was built with; to train without a launcher, "
+                   "unset the variable",
                    "a launcher has started %d processes (%s), but this program expects %d",
                    started, variable, ranks);
 }

@@ -17,18 +17,18 @@
 struct Log {
     LogConfig config;
     int lost;               // errno, if a line could not be written to stdout
-    const char *unit;       // "images"
+    const char *unit;       // what has a label: "images" or "bytes"
     int per_sample;         // units in a sample
     char *path;             // the path of the metrics' file, or NULL
     FILE *metrics;          // the open file, or NULL
-    double reported;        // s: when the latest "step" event was written, or the epoch began
+    double reported;        // time (s) when the latest "step" event was written, or the epoch began
     int64_t unreported;     // samples since `reported`
     struct {                // the current epoch; between two epochs, the last one
         int64_t number;
         int of;             // how many epochs the run has
-        double started;     // s: when the epoch's clock started
+        double started;     // time (s) when the epoch's clock started
         double seconds;     // from `started` until the clock stopped
-        int64_t samples;    // since `started`
+        int64_t samples;    // samples trained since `started`
         double wait_ms;     // spent waiting for data since `started`
         double lr;          // the learning rate of the latest log_step
     } epoch;
@@ -226,7 +226,7 @@ void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
                                 "train_loss", log_number(mean_loss(train)),
                                 "train_acc", log_number(percent(train->correct1, train->count)));
     json_t *tested = test_members(test);
-    if (test->count > 0)                // else a different rank evaluates
+    if (test->count > 0)                // otherwise, this rank did not evaluate
         json_object_update(members, tested);
     json_decref(tested);
     json_object_set_new(members, "seconds", log_number(seconds));

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-static const double latency = 1e-3;     // s
+static const double latency = 1e-3;     // seconds, for each message
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    // guards every Network
 
 // Puts a message on the link. Returns the time (clock.h) at which it will arrive.

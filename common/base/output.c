@@ -40,7 +40,7 @@ static bool may_replace(const char *path, Error *err)
         fclose(in);
     if (in && (n == 0 || (n == sizeof bytes && memcmp(bytes + 3, "\0\0\0\0\0{", 6) == 0)))
         return true;
-    return error_set(err, "give another file name, or remove this file",
+    return error_set(err, "give a different file name, or remove this file",
                      "%.400s exists, and is not a checkpoint", path);
 }
 

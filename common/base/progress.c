@@ -83,8 +83,8 @@ const char *progress_describe(const Progress *p, char text[PROGRESS_LINE])
     if (p->done)
         snprintf(where, sizeof where, "done");
     else if (p->step > 0)
-        snprintf(where, sizeof where, "after epoch %lld, step %lld", (long long)p->epoch,
-                 (long long)p->step);
+        snprintf(where, sizeof where, "after step %lld of epoch %lld", (long long)p->step,
+                 (long long)p->epoch);
     snprintf(text, PROGRESS_LINE, "%s%s%.*s; %lld calls%s%.*s", where, p->file[0] ? ", " : "",
              PROGRESS_TEXT - 1, p->file, (long long)p->calls, p->calls ? ", the last: " : "",
              PROGRESS_TEXT - 1, p->call);

@@ -66,7 +66,7 @@ static FILE *open_file(const char *mode)
     return file;
 }
 
-// Writes the beginning or end of a span; before the first one of a process or thread, its name.
+// Writes the beginning or end of a span, and before a first span the name of its process or thread.
 static void write_span(char ph, const char *name, const char *call)
 {
     double us = 1e6 * clock_now();

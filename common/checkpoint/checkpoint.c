@@ -35,9 +35,9 @@ int run_arrays(const Model *model, const Optim *optim, Array list[RUN_ARRAYS])
 // A tensor of the file. Its data are in host memory.
 typedef struct Named {
     StTensor t;
-    double least, most;         // the range of its numbers
+    double least, most;         // the range allowed for the tensor's numbers
     const ModelTensor *tensor;  // the model's, of this shape; NULL: a field of TrainState
-    const Array *array;         // with the tensor's values on the device, or NULL
+    const Array *array;         // the device array with the tensor's values, or NULL
     char name[96];              // storage for t.name, which is a constant for a field of TrainState
 } Named;
 
@@ -49,7 +49,7 @@ typedef struct Contents {
     int64_t batches;            // num_batches_tracked, which PyTorch needs
     Array arrays[RUN_ARRAYS];
     int array_count;
-    float *values;              // of all arrays' tensors, on the host
+    float *values;              // host memory: the values of all arrays' tensors
     Named *list;
     int count;
 } Contents;
@@ -209,7 +209,7 @@ bool checkpoint_save(const char *path, Model *model, const Optim *optim, const T
 
 // --- loading -------------------------------------------------------------------------------------
 
-// "F32 (64, 3, 7, 7)"
+// Writes a tensor's type and shape: "F32 (64, 3, 7, 7)".
 typedef char TypeText[ST_MAX_DIMS * 22 + 16];
 static const char *type_text(const StTensor *t, TypeText out)
 {
@@ -238,7 +238,7 @@ static bool read_named(const Named *n, const StFile *file, Error *err)
 }
 
 // Apart from ddp.*, the file may have only the list's tensors: a resnet34's file has all of a
-// resnet18's, and more. An architecture, vocabulary or heads that it names must be this model's.
+// resnet18's, and more. An architecture, vocabulary or heads in its metadata must be this model's.
 static bool read_list(const Contents *c, const StFile *file, Error *err)
 {
     Metadata mine;
@@ -306,7 +306,7 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          const TrainState *run, int64_t steps_per_epoch, Error *err)
 {
-    char best[PATH_MAX];
+    char best[PATH_MAX], again[48] = "";
     snprintf(best, sizeof best, "%s.best", save ? save : "");
     if (saved->seed != run->seed)
         return error_set(err,
@@ -314,10 +314,12 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          "%.300s was trained with --seed %lld, not %lld", path,
                          (long long)saved->seed, (long long)run->seed);
     if (saved->batch_size != run->batch_size) {     // then steps have different samples
+        if (saved->step > 0)
+            snprintf(again, sizeof again, ", so epoch %lld begins again",
+                     (long long)saved->epoch + 1);
         WARN("adapt the learning rate (from 03 on: --lr-scale), or choose -b so that the global "
-             "batch stays the same", "%.300s: global batch %lld -> %lld: epoch %lld begins%s",
-             path, (long long)saved->batch_size, (long long)run->batch_size,
-             (long long)saved->epoch + 1, saved->step > 0 ? " again" : "");
+             "batch stays the same", "%.300s: the global batch was %lld and is now %lld%s", path,
+             (long long)saved->batch_size, (long long)run->batch_size, again);
         saved->step = 0;
         saved->running = (Stats){ 0 };
     }
@@ -328,7 +330,7 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          "%.300s was saved in an epoch with different samples, or with the "
                          "same samples in a different order", path);
     if (save && !(same_file(save, path) && access(best, F_OK) == 0))
-        saved->best_top1 = -1;  // the score is of another .best, or of one that is gone
+        saved->best_top1 = -1;  // the score belongs to a different .best, or to one that is gone
     saved->batch_size = run->batch_size;
     saved->order = run->order;
     return true;
@@ -353,7 +355,7 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "save", 0, ARG_STRING, &c->save, "FILE",
-          "save after each epoch; FILE.best is the best epoch's", .first = true },
+          "save a checkpoint after each epoch; FILE.best is the best epoch's", .first = true },
         { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
           "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
           .needs = "save" },

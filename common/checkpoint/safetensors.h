@@ -24,7 +24,7 @@ typedef struct StFile {
     int count;
     unsigned char *bytes;
     size_t size;
-    struct json_t *header;          // jansson's; names and dtypes point into it
+    struct json_t *header;          // the parsed JSON; names and dtypes point into it
 } StFile;
 
 // Tensors with larger elements must come first, so that each tensor is aligned in the file.
@@ -36,5 +36,5 @@ bool st_write(const char *path, const StTensor *tensors, int count,
 bool st_open(StFile *file, const char *path, Error *err);
 bool st_parse(StFile *file, unsigned char *bytes, size_t size, Error *err); // *file then owns bytes
 void st_close(StFile *file);
-const StTensor *st_find(const StFile *file, const char *name);             // NULL: not there
-const char *st_metadata(const StFile *file, const char *key);              // NULL: not there
+const StTensor *st_find(const StFile *file, const char *name);             // NULL: no such tensor
+const char *st_metadata(const StFile *file, const char *key);              // NULL: no such key

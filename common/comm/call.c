@@ -60,7 +60,7 @@ void call_end(Comm *comm, Stream *stream, const Call *call)
 
 void call_record(const Comm *comm, const Call *call)
 {
-    static _Thread_local char span[48];     // "all_reduce 62.1 KB"; the span uses it
+    static _Thread_local char span[48];     // the open span's name: "all_reduce 62.1 KB"
     char together[40], text[CALL_TEXT];
     const char *name = names[call->kind];
     double bytes = (double)(call->count * comm_width(call->type));

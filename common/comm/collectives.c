@@ -1,4 +1,4 @@
-// collectives.c - each collective of comm.h only fills in a Call, for the backend's comm_run.
+// collectives.c - comm.h's calls between ranks: each fills in a Call for the backend's comm_run.
 #include "comm/backend.h"
 
 void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)

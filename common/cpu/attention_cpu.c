@@ -29,7 +29,7 @@ typedef struct Head {
 typedef struct Attention {
     Ops *ops;
     OpSpec spec;                // the caller's, but x.type is f32 if the caller's type is emulated
-    Type type;                  // of the caller's x, y and gradients
+    Type type;                  // the type of the caller's x, y and gradients
     int samples, c, d;          // c: width of a token; d: width of a head (c / heads)
     int threads;
     Head *heads;
@@ -134,8 +134,8 @@ static void *number(const Attention *a, const void *numbers, size_t i)
     return (char *)numbers + i * type_size(a->spec.x.type);
 }
 
-// Where a head begins, in part 0, 1 or 2 (q, k or v) of qkv or dqkv (head_in), or in y or dy
-// (head_out). Heads are counted over all samples.
+// head_in: where a head begins in part 0, 1 or 2 (q, k or v) of qkv or dqkv. head_out: in y or dy.
+// Heads are counted over all samples.
 static void *head_in(const Attention *a, const void *qkv, int head, int part)
 {
     size_t n = head / a->spec.heads, h = head % a->spec.heads;

@@ -1,15 +1,15 @@
 // conv_cpu.c - convolutions and linear layers on oneDNN.
 //
-// oneDNN prefers another order of the weights for each pass, and on each processor. So a pass
-// reorders the weights of the arena (ops/op.h), or the gradient of the weights.
+// oneDNN prefers a different order of the weights in each pass, and on each processor. So a pass
+// may reorder the weights of the arena (ops/op.h), or the gradient of the weights.
 //
 // But many convolutions are products of matrices, y = x W^T, with a row of W for each column of y:
 //
-//   1x1 kernels     x and y have a row for each pixel. W is the weights of the arena.
-//   linear layers   A row for each image, which the kernel covers. W is the weights of the arena.
-//   small images    A row for each image, if each output pixel reads every input pixel, as in the
-//                   last two stages of ResNet-18 at 32x32. W has the live taps once for each output
-//                   pixel: see `expand`. As a convolution, most of the work would be on padding.
+//   1x1, stride 1   x and y have a row for each pixel. W is the weights of the arena.
+//   linear layers   x and y have a row for each image. W is the weights of the arena.
+//   small images    A row for each image, if each output pixel reads every input pixel, as in most
+//                   of ResNet-18's last two stages at 32x32. W has the live taps once for each
+//                   output pixel (`expand`). A convolution would mostly work on padding.
 #include "check.h"
 #include "cpu/ops_cpu.h"
 #include "ops/numbers.h"
@@ -25,8 +25,8 @@ typedef struct Pass {
 
 typedef struct Conv {
     Ops *ops;
-    Type type, y_type;          // of the caller's x and y
-    bool emulates;              // true: spec and y are those of an f32 convolution
+    Type type, y_type;          // the types of the caller's x and y
+    bool emulates;              // true: computes in f32, so spec and y are f32 (ops_emulates)
     OpSpec spec;
     Shape y;
     LiveTaps live;
@@ -40,7 +40,7 @@ static dnnl_data_type_t type_of(Type type) { return type == TYPE_F32 ? dnnl_f32 
 
 // --- products ------------------------------------------------------------------------------------
 
-// Does every output of this direction read every input?
+// Along one axis, height or width: does every output read every input?
 static bool reads_all(int size, int outputs, int kernel, int stride, int pad)
 {
     return pad >= (outputs - 1) * stride && size + pad <= kernel;
@@ -173,7 +173,7 @@ static void plan_pass(Conv *c, Pass *p, DnnPass pass, const DnnConv *d, dnnl_pri
 }
 
 // brgemm code (onednn.h) multiplies matrices with x.c columns and a row for each pixel in a row of
-// y. The limits of 4 pixels and 32 channels were measured with 35 shapes on an AMD EPYC.
+// y. The limits, 4 pixels of y and 32 channels of x, were measured with 35 shapes on an AMD EPYC.
 static void plan_convolution(Conv *c)
 {
     const OpSpec *s = &c->spec;

@@ -33,15 +33,15 @@ typedef struct Task {
 
 struct Stream {
     Device *device;
-    void *scratch;              // for the task that runs
+    void *scratch;              // scratch memory for the running task
     size_t scratch_bytes;
     bool beside;                // the stream has a thread; only then are the fields below used
-    char name[24], wait[40];    // for the timeline: "gradients", "wait for gradients"
+    char name[24], wait[40];    // names in the timeline: "gradients", "wait for gradients"
     pthread_t thread;
-    pthread_mutex_t lock;       // for all fields below
+    pthread_mutex_t lock;       // guards all fields below
     pthread_cond_t changed;     // a task was queued, a task is done, or the stream ends
     Task *first, **last;        // the tasks that have not started
-    uint64_t queued, done;      // numbers of tasks since the stream was made
+    uint64_t queued, done;      // counts of tasks since the stream was made
     bool ending;
 };
 
@@ -55,13 +55,13 @@ struct Device {
     int threads;
     char name[64];
     Stream compute;
-    atomic_size_t bytes;        // of device_alloc's memory that is in use
-    pthread_mutex_t lock;       // for the list of blocks
+    atomic_size_t bytes;        // bytes of device_alloc's memory in use
+    pthread_mutex_t lock;       // guards the list of blocks
     struct BlockHeader *blocks; // the list of all blocks of the device's memory
 };
 
-// Precedes every block of device memory, so that device_free finds its size. Its 64 bytes keep
-// the block aligned.
+// Precedes every block of device memory, so that device_free finds the block's size. The header's
+// 64 bytes keep the block aligned.
 typedef struct BlockHeader {
     size_t bytes;
     struct BlockHeader *next, **at;     // in the device's list; *at is the pointer to this block
@@ -96,7 +96,7 @@ Device *device_open(int index, int threads)
 {
     Device *device = xcalloc(1, sizeof *device);
     device->threads = threads > 0 ? threads : core_count();
-    if (device->threads > omp_get_thread_limit())   // OMP_THREAD_LIMIT
+    if (device->threads > omp_get_thread_limit())   // set by OMP_THREAD_LIMIT
         device->threads = omp_get_thread_limit();
     device->compute.device = device;
     pthread_mutex_init(&device->lock, NULL);
@@ -107,8 +107,8 @@ Device *device_open(int index, int threads)
     return device;
 }
 
-// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" for nested teams. 0: not set,
-// or not from 1 to 1024.
+// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" for nested teams. Returns 0 if
+// it is not set, or not from 1 to 1024.
 static int threads_of_environment(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
@@ -122,11 +122,11 @@ int device_share(int devices, int asked, bool warn)
     if (threads <= 0)
         threads = cores > devices ? cores / devices : 1;
     if (warn && (int64_t)devices * threads > cores)
-        WARN("fewer --threads, a smaller OMP_NUM_THREADS, or fewer ranks or devices are faster",
-             "%d device%s of %d thread%s share%s %d core%s: the threads take turns, and wait for "
-             "each other", devices, devices == 1 ? "" : "s",
-             threads, threads == 1 ? "" : "s", devices == 1 ? "s" : "", cores,
-             cores == 1 ? "" : "s");
+        WARN("use fewer --threads, a smaller OMP_NUM_THREADS, or fewer ranks or devices",
+             "%d device%s with %d thread%s%s share%s %d core%s: the threads take turns, and wait "
+             "for each other", devices, devices == 1 ? "" : "s",
+             threads, threads == 1 ? "" : "s", devices == 1 ? "" : " each",
+             devices == 1 ? "s" : "", cores, cores == 1 ? "" : "s");
     return threads;
 }
 
@@ -143,7 +143,7 @@ void device_close(Device *device)
 static _Thread_local bool is_beside;
 
 // From now on teams that OpenMP starts in the calling thread have exactly device->threads threads.
-// A stream's own thread works alone (device_cpu.h).
+// But a stream's own thread works alone (device_cpu.h).
 void device_use(Device *device)
 {
     omp_set_dynamic(0);
@@ -180,7 +180,7 @@ void *device_alloc(Device *device, size_t bytes)
 {
     size_t whole = block_size(bytes);
     BlockHeader *block = whole >= LARGE ? map_memory(whole) : aligned_alloc(64, whole);
-    CHECK(block, "a smaller batch (-b) or model needs less memory",
+    CHECK(block, "use a smaller batch (-b) or model",
           "out of memory: %zu MiB requested, %zu MiB in use by this device", bytes >> 20,
           atomic_load(&device->bytes) >> 20);
     if (whole < LARGE)
@@ -216,7 +216,7 @@ void device_free(Device *device, void *memory)
 void *host_alloc(size_t bytes)
 {
     void *memory = aligned_alloc(64, round_up(bytes, 64));
-    CHECK(memory || bytes == 0, "a smaller batch (-b) or model needs less memory",
+    CHECK(memory || bytes == 0, "use a smaller batch (-b) or model",
           "out of memory: %zu MiB requested", bytes >> 20);
     return memory;
 }

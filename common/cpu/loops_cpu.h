@@ -78,11 +78,11 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
 
 // --- columns -------------------------------------------------------------------------------------
 
-enum { SHORT = 64 };        // rows that are added up in f32
+enum { SHORT = 64 };        // rows summed in f32 before the sum is added to a double
 
 // Adds two sums for each column, over the matrix's rows `first` to `last` - 1, to totals (2,
-// columns). Works on SHORT rows at a time, and in these on four packs side by side, whose additions
-// need not wait for each other.
+// columns). Works on SHORT rows at a time and, in these rows, on four packs side by side, whose
+// additions need not wait for each other.
 typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last,
                          double *totals);
 // Called once, with the sums of all columns.

@@ -76,7 +76,7 @@ static const char *name_of(const_dnnl_primitive_desc_t desc)
     return name;
 }
 
-// Is it brgemm code without AMX? With AMX, brgemm code is always fast.
+// Does `desc` run brgemm code without AMX? With AMX, brgemm code is always fast.
 static bool is_brgemm(const_dnnl_primitive_desc_t desc)
 {
     return strncmp(name_of(desc), "brg", 3) == 0 && !strstr(name_of(desc), "amx");

@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 #if DNNL_VERSION_MAJOR >= 3
-typedef dnnl_memory_desc_t DnnMd;       // already a pointer
+typedef dnnl_memory_desc_t DnnMd;       // in oneDNN 3, this type is a pointer
 #else
 typedef dnnl_memory_desc_t *DnnMd;
 typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
@@ -30,7 +30,7 @@ typedef enum { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_WEIGHTS } DnnPass;
 typedef struct DnnConv {
     DnnMd x, w, bias, y;
     dnnl_dims_t strides, pad, pad_after;
-    bool avoid_brgemm;          // see dnn_conv_desc
+    bool avoid_brgemm;          // avoid oneDNN's brgemm code: see dnn_conv_desc
 } DnnConv;
 
 typedef struct DnnPrimitive {
@@ -42,7 +42,7 @@ typedef struct DnnPrimitive {
 // The descriptor of a convolution's pass. hint: for a backward pass, the forward pass's descriptor.
 // oneDNN lists its newest code first, in which a kernel for batches of small matrix products
 // (brgemm) does the work. For very small matrices, oneDNN's older code (jit) is faster.
-// avoid_brgemm selects jit code, unless the brgemm code uses AMX.
+// avoid_brgemm selects jit code if there is any, unless the brgemm code uses AMX.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
 // c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. attr: NULL, or dnn_own_scratch().
@@ -51,7 +51,7 @@ dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, D
 // With this attribute, dnn_run's caller passes scratch memory to a primitive, so that several
 // threads can run such primitives at once. dnnl_primitive_attr_destroy frees the attribute.
 dnnl_primitive_attr_t dnn_own_scratch(void);
-// Takes ownership of the descriptor. arguments: up to 4 DNNL_ARG_*. mds: one for each of them.
+// Takes ownership of the descriptor. arguments: up to 4 DNNL_ARG_*. mds: their memory descriptors.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds);
 DnnPrimitive dnn_reorder(dnnl_engine_t engine, DnnMd from, DnnMd to);

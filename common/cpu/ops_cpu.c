@@ -24,8 +24,8 @@ void ops_free(Ops *ops)
 
 static bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted) == wanted; }
 
-// A step is faster in bf16 than in f32 with AMX, and on AMD with AVX-512's instructions for bf16.
-// On Intel, AVX-512's instructions for bf16 are slower than for f32 (docs/benchmarks.md).
+// With AMX, and on AMD with AVX-512's instructions for bf16, a step is faster in bf16 than in f32.
+// On Intel, AVX-512's instructions for bf16 are slower than those for f32 (docs/benchmarks.md).
 Type ops_best_type(const Device *device)
 {
     bool pays = has(dnnl_cpu_isa_avx512_core_amx);

@@ -26,7 +26,7 @@ enum { S, DH, H, DS, Q, K, V, DY, DQ, DK, DV, PARTS };
 typedef struct Attention {
     Ops *ops;
     OpSpec spec;
-    Fused *fused;               // NULL: the members below are used
+    Fused *fused;               // fused attention; NULL: the members below are used
     Gemm products[PRODUCTS];
     size_t at[PARTS];           // where each part begins in scratch memory
 } Attention;

@@ -1,12 +1,12 @@
-// attention_fused.c - causal self-attention as one kernel for each pass, which cuDNN compiles: no
-// (T, T) matrix is in memory. It has never run on a GPU, so it is off without DDP_ATTENTION=fused.
+// attention_fused.c - causal self-attention as one kernel for each pass, which cuDNN compiles. No
+// (T, T) matrix is stored. Off without DDP_ATTENTION=fused: this code has never run on a GPU.
 //
 //   forward    S = q k^T / sqrt(d)   P = exp(S - max) / sum   stats = max + log(sum)   y = P v
 //   backward   S again   P = exp(S - stats)   dv = P^T dy   dots = sum(dy * y)
 //              dS = P * (dy v^T - dots) / sqrt(d)   dk = dS^T q   dq = dS k
 //
-// max and the sums are over rows; for later tokens, S is -FLT_MAX. The tables below say just that,
-// in the order in which cuDNN recognises attention. Forward keeps stats for backward.
+// max and the sums are over rows; for later tokens, S is -FLT_MAX. The tables below list these
+// steps; keep their order, by which cuDNN recognises attention. Forward keeps stats for backward.
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
 #include "progress.h"
@@ -18,8 +18,8 @@
 
 // --- graphs --------------------------------------------------------------------------------------
 
-// The tensors of both graphs; for cuDNN, these are their UIDs. Forward has memory for Q to LOWEST,
-// backward for Q to DQ_SUMS. DOTS and DQ_SUMS are scratch memory.
+// The tensors of both graphs; the numbers are their UIDs in cuDNN. Forward has memory for Q to
+// LOWEST, backward for Q to DQ_SUMS. DOTS and DQ_SUMS are scratch memory.
 enum { Q = 1, K, V, Y, STATS, SCALE, LOWEST, DY, DQ, DK, DV, DOTS, DQ_SUMS,
        V_TURNED, QK, SCALED, LOG_P, ROW, COLUMN, SEEN, S, MAX, SHIFTED, EXP, SUM, LOG_SUM, P,
        P_ROUNDED, DY_Y, DOT, P_TURNED, DP, DP_LESS, DS_ALL, DS, DS_TURNED, K_ROWS, TENSORS };
@@ -144,9 +144,9 @@ static Descriptor tensor(Graph *g, int id)
 static void add(Graph *g, int index, const Step *s)
 {
     static const struct Names {
-        cudnnBackendDescriptorType_t type, how;         // how: for mode and precision
-        cudnnBackendAttributeName_t link, x, b, y;      // of the operation; link: to `how`
-        cudnnBackendAttributeName_t math, mode;         // of `how`
+        cudnnBackendDescriptorType_t type, how;         // how: descriptor of mode and precision
+        cudnnBackendAttributeName_t link, x, b, y;      // an operation's attributes; link: to `how`
+        cudnnBackendAttributeName_t math, mode;         // attributes of `how`
         cudnnBackendAttributeType_t mode_type;
     } names[] = {
         [MATMUL] = { CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, CUDNN_BACKEND_MATMUL_DESCRIPTOR,
@@ -249,24 +249,24 @@ void fused_plans_free(Ops *ops)
     }
 }
 
-// The reason why cuDNN's attention is not used, or NULL. Its backward adds up dq in any order, and
-// its dropout cannot use our keys. NVIDIA's cudnn-frontend refuses 9.10.0 and 9.10.1, and before
-// 9.15.1 works around windows that are not multiples of 128.
+// The reason why cuDNN's attention is not used, or NULL. Its backward adds up dq in no fixed order,
+// and its dropout cannot use our keys. NVIDIA's cudnn-frontend refuses cuDNN 9.10.0 and 9.10.1,
+// and, before 9.15.1, works around windows that are not multiples of 128.
 static const char *why_not(const Ops *ops, const OpSpec *s, const FusedProblem *f)
 {
     const size_t version = cudnnGetVersion();
     if (s->x.type == TYPE_F32)
-        return "f32";
+        return "its inputs are f32";
     if (s->dropout.rate > 0)
-        return "dropout";
+        return "it has dropout";
     if (ops->config.deterministic)
-        return "--deterministic";
+        return "with --deterministic";
     if (ops->device->major < 8)
-        return "a GPU before compute capability 8.0";
+        return "the GPU's compute capability is below 8.0";
     if (f->d % 8 != 0 || f->d > 128)
         return "the width of a head is not 8, 16, ... 128";
     if (f->T == 1)
-        return "a window of one token";
+        return "a window has only one token";
     if (version == 91000 || version == 91001)
         return "this version of cuDNN has a bug; 9.10.2 does not";
     if (version <= 91500 && f->T % 128 != 0)

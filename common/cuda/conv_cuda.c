@@ -6,7 +6,7 @@
 // is not the one ops.h promises, a CUDA kernel converts the data from or to scratch memory.
 //
 // A small convolution leaves most of a large GPU idle, and no layer's backward needs the gradients
-// of other layers' weights. So gradients of weights have a stream of their own, until ops_join.
+// of other layers' weights. So gradients of weights have their own stream; ops_join waits for it.
 #include "progress.h"
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
@@ -56,7 +56,7 @@ typedef struct Trial {
 
 enum { TRIAL_RUNS = 5 };
 
-// Records TRIAL_RUNS runs in a CUDA graph, as steps usually are. False: the engine fails.
+// Records TRIAL_RUNS runs in a CUDA graph, since steps usually run in one. False: the engine fails.
 static bool record_plan(const CudnnPlan *plan, const Trial *t, void *workspace,
                         cudaGraphExec_t *runs)
 {

@@ -42,7 +42,7 @@ struct Stream {
 struct Device {
     int index;                  // CUDA's number of the device among those that this process sees
     char name[256];
-    int major;                  // of its compute capability: 9 for 9.0
+    int major;                  // first number of the compute capability: 9 for 9.0
     Stream compute;
     bool never_record;          // replay_run calls the step each time
     bool takes_turns;           // other processes compute on this GPU, too
@@ -50,7 +50,7 @@ struct Device {
     cudaStream_t fills;         // zeroes new memory; never recorded
     pthread_mutex_t lock;       // guards blocks and bytes
     struct Block *blocks;
-    size_t bytes;               // of all blocks together
+    size_t bytes;               // total size of all blocks
 };
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
@@ -68,7 +68,7 @@ struct Ops {
     OpsConfig config;
     cublasLtHandle_t blas;
     Lane main, beside;          // beside: gradients of weights, while main continues with backward
-    Event *forked, *joined;     // beside waits for `forked` of main; main for `joined` of beside
+    Event *forked, *joined;     // beside waits for main's `forked`, and main for beside's `joined`
     bool beside_is_done;
     struct TunedPlan *plans;
     struct FusedPlans *fused;
@@ -82,14 +82,14 @@ static inline Stream *compute(const Ops *ops) { return &ops->device->compute; }
 
 // Makes the lane's scratch memory at least `bytes` long. Call it only in op_new.
 void lane_need_scratch(Lane *lane, size_t bytes);
-// Later work on `beside` runs after everything that `main` has so far.
+// Makes later work on `beside` wait for all work that `main` has so far.
 void ops_fork(Ops *ops);
 void conv_plans_free(Ops *ops);
 
 // --- our own kernels: kernels_*.cu ---------------------------------------------------------------
 
 // For attention: copies from rows of tokens (samples, T, parts, heads, d) to matrices of heads
-// (parts, samples, heads, T, d), or (if not `split`) back.
+// (parts, samples, heads, T, d), or, if `split` is false, back.
 void heads_copy(Ops *ops, const OpSpec *s, int parts, bool split, const void *from,
                 void *to);
 // The rows of (samples, heads, T, T): scores become P, their causal softmax (ops/attention.h), and
@@ -101,7 +101,7 @@ void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores
 
 typedef struct Fused Fused;
 // NULL if attention_cuda.c must compute this attention: without DDP_ATTENTION=fused, or if cuDNN
-// cannot. With DDP_ATTENTION=fused, the log says whether cuDNN does.
+// cannot. With DDP_ATTENTION=fused, rank 0 prints whether cuDNN computes attention.
 Fused *fused_new(const Op *op);
 void fused_free(Fused *fused);
 void fused_forward(const Fused *fused, const OpArgs *args);
@@ -116,7 +116,7 @@ typedef struct GemmProblem {
     int m, n, k;
     bool transpose_a, transpose_b;
     int batch;
-    cudaDataType_t dtype, result;   // of A and B; of D
+    cudaDataType_t dtype, result;   // dtype: of A and B; result: of D
     cublasComputeType_t compute;
 } GemmProblem;
 

@@ -1,7 +1,7 @@
 // cudnn_graph.h - convolutions and attention through cuDNN's graph API (cuDNN calls it the backend
 // API).
 //
-// cuDNN takes a graph of operations (a convolution is a single one) and offers engines that can run
+// cuDNN takes a graph of operations (for a convolution, only one) and offers engines that can run
 // it, best guess first. An engine that is ready to run on a device is an execution plan. A plan can
 // also be made from the description of a device; tests do this without a GPU.
 #pragma once
@@ -17,7 +17,7 @@ enum { PLAN_PARTS = 128 };
 typedef struct CudnnPlan {
     Descriptor plan;
     int64_t workspace;                  // bytes
-    unsigned notes;                     // cuDNN's, one bit each (CUDNN_NUMERICAL_NOTE_...)
+    unsigned notes;                     // cuDNN's notes, one bit each (CUDNN_NUMERICAL_NOTE_...)
     Descriptor parts[PLAN_PARTS];       // the descriptors live as long as the plan
     int part_count;
 } CudnnPlan;
@@ -25,7 +25,7 @@ typedef struct CudnnPlan {
 void cudnn_plan_free(CudnnPlan *plan);
 
 typedef struct PlanRules {
-    cudnnHandle_t handle;               // of the device that will run the plan, or NULL
+    cudnnHandle_t handle;               // cuDNN's handle on the device that runs the plan, or NULL
     Descriptor profile;                 // describes the device if handle is NULL
     bool tf32, deterministic;           // as in OpsConfig
     float (*time)(const CudnnPlan *plan, void *arg); // ms of a run, infinite if it fails; or NULL
@@ -37,12 +37,12 @@ typedef struct PlanRules {
 // y (n, k, p, q) = x (n, c, h, w) convolved with w (k, c, r, s). All are stored as NHWC; for the
 // weights that is KRSC.
 typedef struct ConvProblem {
-    cudnnDataType_t dtype;              // of x, w and y; sums are always f32
+    cudnnDataType_t dtype;              // type of x, w and y; sums are always f32
     int n, c, h, w;
     int k, r, s;
     int p, q;
     int stride;
-    int pad[2], pad_after[2];           // of rows and columns: above and left, below and right
+    int pad[2], pad_after[2];           // pad: above, left (rows, columns); pad_after: below, right
 } ConvProblem;
 
 // The convolution of spec, reduced to its live taps; all tensors of one type.
@@ -54,14 +54,14 @@ bool conv_is_product(const ConvProblem *problem);
 typedef enum { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS, PASS_COUNT } ConvPass;
 
 // Makes a plan from cuDNN's first guess that the rules allow. With rules->time: from the fastest of
-// the first such guesses. False: there is no plan, and err has the reason.
+// the first few such guesses. False: there is no plan, and err has the reason.
 bool conv_plan_new(CudnnPlan *plan, const ConvProblem *problem, ConvPass pass,
                    const PlanRules *rules, Error *err);
 
 // Reads two of x, w and y and writes the third, on handle's stream.
 void conv_plan_run(const CudnnPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
                    void *workspace);
-// The same; false if the engine fails, as some do on some GPUs.
+// Like conv_plan_run, but returns false if the engine fails, as some do on some GPUs.
 bool conv_plan_try(const CudnnPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
                    void *workspace);
 

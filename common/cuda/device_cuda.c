@@ -39,8 +39,8 @@ static const char hint_device[] =
     "nvidia-smi shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them; to train on the CPU: "
     "./ddp run STEP --backend cpu, or build/cpu/STEP/train";
 static const char hint_memory[] =
-    "a smaller batch (-b) or model, or fewer ranks on this GPU (-n), need less memory; nvidia-smi "
-    "shows what else uses it";
+    "use a smaller batch (-b) or model, or fewer ranks on this GPU (-n); nvidia-smi shows what "
+    "else uses its memory";
 
 // For other errors NVIDIA's text is enough.
 static const struct {
@@ -68,7 +68,7 @@ void cuda_failed(cudaError_t status, const char *call, const char *file, int lin
 
 static _Thread_local int current_device = -1; // this thread's device in CUDA; -1: none set
 
-// The number of GPUs; -1 without a driver. Fails if there is a driver and it does not work.
+// The number of GPUs; -1 without a driver. Fails if there is a driver that does not work.
 static int count_gpus(void)
 {
     int count = 0, driver = 0, runtime = 0;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { GEMM_WORKSPACE = 32 << 20 };     // bytes: what NVIDIA recommends for Hopper
-enum { GEMM_ALIGNMENT = 16 };           // bytes: of a matrix, or of the first in a batch
+enum { GEMM_ALIGNMENT = 16 };           // bytes: alignment of a matrix, or of the first in a batch
 
 // A matrix (rows, columns), stored as it is or transposed; or `batch` of them.
 static cublasLtMatrixLayout_t layout_new(cudaDataType_t dtype, bool transposed, int rows,

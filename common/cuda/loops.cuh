@@ -7,7 +7,7 @@
 #include "cuda/cuda_internal.h"
 #include "ops/packs.h"
 
-constexpr int THREADS = 256;            // of a block
+constexpr int THREADS = 256;            // threads per block
 constexpr int WARP = 32;
 
 inline unsigned blocks_for(size_t threads, size_t most = INT32_MAX)
@@ -219,7 +219,7 @@ inline Partials partials_of(Stream *stream)
     };
 #define RUN_COLUMNS(fn, stream, matrix, job) columns_run<fn##_op>(stream, matrix, *(job))
 
-constexpr int TILE = 32;                // columns of a block
+constexpr int TILE = 32;                // columns per block
 constexpr size_t COLUMN_BLOCKS = 256;   // about two on each multiprocessor of an H100
 
 // Adds cells[1..rows)[c] to cells[0][c], halving the rows each time; rows is a power of two.
@@ -307,7 +307,7 @@ template <class Op> void columns_run(Stream *stream, const Matrix &m, typename O
 #define RUN_TOTALS(fn, stream, count, job) totals_run<fn##_op>(stream, count, *(job))
 #define RUN_ROW_TOTALS(fn, stream, matrix, job) totals_run<fn##_op>(stream, (matrix).rows, *(job))
 
-// The sums of all threads' values, in the block's first thread.
+// Gives the block's first thread the sums of all threads' values.
 template <int N> __device__ void block_sums(double *value)
 {
     __shared__ double warps[THREADS / WARP][N];

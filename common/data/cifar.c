@@ -3,7 +3,7 @@
 //   CIFAR-10    six files of 10,000 records:    [label] [1024 red] [1024 green] [1024 blue]
 //   CIFAR-100   train.bin 50,000, test.bin 10,000:  [coarse label] [fine label] [the same 3072]
 //
-// No file has a header. Only its length and its labels (CIFAR-100: the fine ones) are checked.
+// No file has a header. Only a file's length and labels (CIFAR-100: the fine ones) are checked.
 #include "data/formats.h"
 
 #include <limits.h>
@@ -13,6 +13,8 @@
 
 enum { IMAGE_BYTES = 3 * 32 * 32 };
 
+static const char hint[] = "download the data set again";
+
 bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, uint32_t *crc,
                      Error *err)
 {
@@ -20,14 +22,14 @@ bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, uin
     FileBytes file = { 0 };
     bool good = data_file_load(path, INT_MAX, &file, err);
     if (good && file.size != wanted)
-        good = error_set(err, "", "%s has %zu bytes, not %zu", path, file.size, wanted);
+        good = error_set(err, hint, "%s has %zu bytes, not %zu", path, file.size, wanted);
     for (int i = 0; i < part->count && good; i++) {
         const uint8_t *at = file.bytes + i * record;
         part->labels[i] = at[label_bytes - 1];
         memcpy(part->inputs + (size_t)i * IMAGE_BYTES, at + label_bytes, IMAGE_BYTES);
         if (part->labels[i] >= part->classes)
-            good = error_set(err, "", "%s: record %d has label %d, but labels are 0 to %d", path, i,
-                             part->labels[i], part->classes - 1);
+            good = error_set(err, hint, "%s: record %d has label %d, but labels are 0 to %d", path,
+                             i, part->labels[i], part->classes - 1);
     }
     *crc = good ? crc32_z(0, file.bytes, file.size) : 0;
     free(file.bytes);

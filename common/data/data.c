@@ -13,18 +13,18 @@ enum { NAMED_CLASSES = 10 };
 
 typedef struct KnownSet {
     const char *name;
-    const char *place;          // its path below data/, or NULL
-    const char *system_place;   // a path where the system may have it, or NULL
+    const char *place;          // the set's path below data/, or NULL
+    const char *system_place;   // a path where the system may have the set, or NULL
     const char *hint;           // the hint if files are missing or damaged
     bool (*read)(Data *data, const char *path, const DataConfig *config, Error *err);
     int classes;
-    bool jitter;                // --augment applies: not to digits and clothes
+    bool jitter;                // does --augment apply? Not to digits and clothes.
     float mean[3], std[3];
     const char *class_names[NAMED_CLASSES];
 } KnownSet;
 
-// "auto" takes the first set that exists; synthetic always does. The last row is for all folders of
-// pictures; its mean and deviation are ImageNet's, as in torchvision's examples.
+// "auto" takes the first set that exists; synthetic always exists. The last row is for all folders
+// of pictures; its mean and deviation are ImageNet's, as in torchvision's examples.
 static const KnownSet known_sets[] = {
     { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
       "./ddp data fashion-mnist downloads it", idx_read, 10, false, { 0.2860f }, { 0.3530f },
@@ -77,7 +77,7 @@ static const KnownSet *set_named(const char *data)
     return set;
 }
 
-// The set that --data asks for. *path: the set's path; NULL: it is synthetic, or was not found.
+// The set that --data asks for. *path: the set's path; NULL: the set is synthetic, or missing.
 static const KnownSet *set_choose(const char *data, const char **path, char found[PATH_MAX])
 {
     const KnownSet *set = known_sets;
@@ -116,8 +116,8 @@ void data_options(Args *args, DataConfig *config)
     *config = data_defaults();
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto: fashion-mnist, cifar10 or synthetic, the first that is there; mnist, cifar100, "
-          "cifar10:DIR, or a folder of pictures; for gpt: words, shakespeare, text:FILE",
+          "auto (fashion-mnist, else cifar10, else synthetic), mnist, cifar100, cifar10:DIR, or a "
+          "folder of pictures; for gpt: words, shakespeare, text:FILE",
           .local = true, .first = true },
         { "block", 0, ARG_INT, &config->block, "N", "text: bytes in each window",
           .min = 2, .max = 4096 },

@@ -15,7 +15,7 @@ bool data_file_missing(const char *path)
     return lstat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-// gzread also reads plain files.
+// Reads a whole file, gzipped or plain: gzread reads both.
 bool data_file_load(const char *path, size_t most, FileBytes *to, Error *err)
 {
     enum { CHUNK = 1 << 20 };

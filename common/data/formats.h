@@ -1,25 +1,25 @@
-// formats.h - a function for each kind of data set that data_open reads or makes, and what they
-// share. The function for folders of pictures is in pictures.h. A new kind needs such a function,
-// and a row in known_sets (data.c) that names it.
+// formats.h - a function for each kind of data set that data_open reads or makes, and what these
+// functions share. The function for folders of pictures is in pictures.h. A new kind needs such a
+// function, and a row in known_sets (data.c) that names it.
 #pragma once
 #include "data.h"
 
-// Each fills data->train and data->test, and adds to data->checksum. data.c has set `classes` of
-// both, the seed and the classes' names. `path`: a folder, or a text's file. Errors about missing
-// or damaged files have no hint: data.c adds one. On an error the caller calls data_close.
+// Each function fills data->train and data->test, and adds to data->checksum. data.c has set
+// `classes` of both, the seed and the classes' names. `path`: a folder, or a text's file. If an
+// error has no hint, data.c adds the set's hint. On an error the caller calls data_close.
 bool cifar10_read(Data *data, const char *path, const DataConfig *config, Error *err);
 bool cifar100_read(Data *data, const char *path, const DataConfig *config, Error *err);
 bool idx_read(Data *data, const char *path, const DataConfig *config, Error *err);
 // A text, in windows of config->block bytes.
 bool text_read(Data *data, const char *path, const DataConfig *config, Error *err);
-// The file is a list of words. The text consists of its lines that have only the letters a to z, in
+// The file is a list of words. The text consists of the words that have only the letters a to z, in
 // a random order.
 bool words_read(Data *data, const char *path, const DataConfig *config, Error *err);
 // Makes images from the seed.
 bool synthetic_make(Data *data, const char *path, const DataConfig *config, Error *err);
 
-// A CIFAR file of part->count records, each of label_bytes labels (the last one counts) and 3 x 32
-// x 32 bytes. The caller allocates part->inputs and part->labels.
+// Reads a CIFAR file of part->count records, each of label_bytes labels (the last one counts) and 3
+// x 32 x 32 bytes. The caller allocates part->inputs and part->labels.
 bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, uint32_t *crc,
                      Error *err);
 // A pair of IDX files, plain or gzipped: images of 28x28 pixels, and labels below set->classes. On

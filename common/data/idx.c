@@ -14,6 +14,8 @@
 
 enum { SIZE = 28 };             // width and height of the images
 
+static const char hint[] = "download the data set again";
+
 static uint32_t big_endian(const uint8_t *p)
 {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
@@ -29,11 +31,11 @@ static bool items_read(FileBytes *file, const char *path, int dimensions, size_t
         return false;
     const uint8_t *at = file->bytes;
     if (file->size < header || big_endian(at) != magic)
-        return error_set(err, "", "%s is not an IDX file that begins with the number %08x", path,
-                         magic);
+        return error_set(err, hint, "%s is not an IDX file that begins with the number %08x",
+                         path, magic);
     const uint32_t items = big_endian(at + 4);
     if (items == 0 || file->size != header + items * bytes)
-        return error_set(err, "", "%s: its header claims %u items, but the file has %zu bytes",
+        return error_set(err, hint, "%s: its header claims %u items, but the file has %zu bytes",
                          path, items, file->size);
     if (dimensions == 3 && (big_endian(at + 8) != SIZE || big_endian(at + 12) != SIZE))
         return error_set(err, "", "%s: its images have %ux%u pixels, not %dx%d", path,
@@ -54,15 +56,15 @@ bool idx_pair_read(Dataset *set, const char *images, const char *labels, uint32_
     bool good = items_read(&pixels, images, 3, SIZE * SIZE, &set->count, &crc[0], err) &&
                 items_read(&numbers, labels, 1, 1, &count, &crc[1], err);
     if (good && count != set->count)
-        good = error_set(err, "", "%s has %d labels for the %d images of %s", labels, count,
+        good = error_set(err, hint, "%s has %d labels for the %d images of %s", labels, count,
                          set->count, images);
     set->inputs = pixels.bytes;
     set->labels = good ? xmalloc(count * sizeof *set->labels) : NULL;
     for (int i = 0; good && i < count; i++) {
         set->labels[i] = numbers.bytes[i];
         if (set->labels[i] >= set->classes)
-            good = error_set(err, "", "%s: image %d has label %d, but labels are 0 to %d", labels,
-                             i, set->labels[i], set->classes - 1);
+            good = error_set(err, hint, "%s: image %d has label %d, but labels are 0 to %d",
+                             labels, i, set->labels[i], set->classes - 1);
     }
     free(numbers.bytes);
     return good;

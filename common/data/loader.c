@@ -25,10 +25,10 @@
 #include <string.h>
 
 typedef struct Slot {
-    void *inputs;           // device, as in Batch
+    void *inputs;           // device memory, as in Batch
     int32_t *labels;        // (rows, per_row), device
-    Event *ready;           // after the work that fills the slot
-    Event *done;            // after the work that reads it
+    Event *ready;           // recorded after the work that fills the slot
+    Event *done;            // recorded after the work that reads the slot
     bool full;
 } Slot;
 
@@ -38,7 +38,7 @@ typedef struct Worker {
     uint8_t *bytes;         // rows of row_bytes(), host
     int32_t *labels;        // (rows, per_row), host
     uint8_t *sent;          // images: a copy of `bytes` on the device; if memory is shared, `bytes`
-    Event *loaded;          // after the work that reads `bytes`
+    Event *loaded;          // recorded after the work that reads `bytes`
     PictureRoom room;
     uint8_t *picture;       // a decoded picture, before it is placed on the canvas
 } Worker;
@@ -102,8 +102,8 @@ static int between(int low, int value, int high)
     return value < low ? low : value > high ? high : value;
 }
 
-// Copies an image to a black canvas, with its corner at (top, left), which may be outside the
-// canvas. flip: then mirrors the canvas.
+// Copies an image to a black canvas, with the image's corner at (top, left), which may be outside
+// the canvas. flip: then mirrors the canvas.
 static void image_place(const Loader *loader, const uint8_t *image, int top, int left, bool flip,
                         uint8_t *canvas)
 {
@@ -124,7 +124,7 @@ static void image_place(const Loader *loader, const uint8_t *image, int top, int
     }
 }
 
-// Makes a window of text: row gets its key and its tokens, and labels the token after each of them.
+// Makes a window of text: key and tokens go to `row`, the token after each of these to `labels`.
 static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t *labels)
 {
     const Dataset *set = loader->dataset;
@@ -142,7 +142,7 @@ static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t
 }
 
 // Puts a sample's image on a canvas: in the middle, or where a crop moves it. Also sets the label.
-// The image of a picture file has already been cropped by picture_make.
+// picture_make has already cropped the image of a picture file.
 static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *label)
 {
     Error error;
@@ -215,7 +215,7 @@ static void slot_load(Worker *worker, int batch)
 
 // --- workers -------------------------------------------------------------------------------------
 
-// Makes the next batch. False: there is none. The caller holds the lock, which is free meanwhile.
+// Makes the next batch; false: none is left, or workers rest. Releases the caller's lock meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;
@@ -276,7 +276,7 @@ static void workers_resume(Loader *loader)
     pthread_mutex_unlock(&loader->lock);
 }
 
-// --- a loader's life -----------------------------------------------------------------------------
+// --- new and free --------------------------------------------------------------------------------
 
 static void slot_new(Loader *loader, Slot *slot)
 {
@@ -353,7 +353,7 @@ void loader_free(Loader *loader)
     workers_resume(loader);
     for (int i = 0; i < loader->config.workers; i++)
         pthread_join(loader->workers[i].thread, NULL);
-    stream_sync(device_stream(loader->device)); // compute may still read a slot
+    stream_sync(device_stream(loader->device)); // the compute stream may still read a slot
 
     for (int i = 0; i < worker_count(loader); i++)
         worker_free(loader, &loader->workers[i]);
@@ -370,7 +370,7 @@ void loader_free(Loader *loader)
 
 // --- an epoch ------------------------------------------------------------------------------------
 
-// Call it while the workers are idle.
+// Sets the epoch's ids (NULL: 0 to count - 1). Call it while the workers are idle.
 static void ids_set(Loader *loader, const int32_t *ids, int count)
 {
     free(loader->ids);
@@ -384,7 +384,7 @@ static void ids_set(Loader *loader, const int32_t *ids, int count)
     }
 }
 
-// Call it when all work on the current batch is enqueued.
+// Gives back the current batch's slot. Call it when all work on the batch is enqueued.
 static void batch_let_go(Loader *loader)
 {
     if (loader->holding)

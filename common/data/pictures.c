@@ -33,7 +33,8 @@ static int list(const char *path, int (*wanted)(const struct dirent *), struct d
     PROGRESS_DOING("listing", path);
     int count = scandir(path, names, wanted, alphasort);
     if (count <= 0)
-        error_set(err, "", "%s: %s", path, count < 0 ? strerror(errno) : "nothing in it is usable");
+        error_set(err, "", "%s: %s", path,
+                  count < 0 ? strerror(errno) : "no usable file or folder in it");
     if (count == 0)
         free(*names);
     return count > 0 ? count : 0;
@@ -260,7 +261,7 @@ static void rows_mean(const uint8_t *restrict from, size_t step, const uint32_t 
 
 // Resizes a row of pixels to a row in each of the planes red, green and blue. table: for each
 // output pixel its first source pixel, and the weights. All colours are added up at once, in one
-// number with 16 bits for each. Its upper 16 bits come from the next pixel, and are not used.
+// number with 16 bits for each. The upper 16 bits come from the next pixel, and are not used.
 static void row_resize(const uint32_t *table, int taps, int side, bool flip, const uint16_t *row,
                        uint8_t *out)
 {
@@ -303,7 +304,7 @@ void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int si
         table[i * entry] = first_of(&view->x, i) - needs.x;
         weights_of(&view->x, i, &table[i * entry + 1]);
     }
-    mean[values] = 0;       // row_resize reads one number too many
+    mean[values] = 0;       // row_resize reads one number past the end
     for (int i = 0; i < side; i++, out += side) {
         const size_t y = first_of(&view->y, i) - at->y;
         weights_of(&view->y, i, weights);
@@ -328,7 +329,7 @@ typedef struct Job {
     char problem[256];
 } Job;
 
-#ifdef DDP_PICTURES_MISSING     // "no libpng (libpng-dev)": which packages were missing
+#ifdef DDP_PICTURES_MISSING     // packages that the build did not find: "no libpng (libpng-dev)"
 static bool decode(Job *job) { return false; }
 #else
 

@@ -10,8 +10,8 @@
 
 struct Pictures {
     char *dir;
-    char **class_names;     // (classes), and NULL
-    char *names;            // of all files below DIR, each with its '\0': "train/cat/1.jpg"
+    char **class_names;     // (classes), then NULL
+    char *names;            // the files' paths below DIR, each with its '\0': "train/cat/1.jpg"
     size_t *at;             // (count): where each sample's name begins in `names`
 };
 
@@ -21,7 +21,7 @@ void pictures_close(Dataset *set);
 // Keeps `count` samples of the set, evenly spread, since the set is sorted by class.
 void pictures_cut(Dataset *set, int count);
 
-// The part of a picture that becomes an image, in one direction: output pixel i covers the source
+// The part of a picture that becomes an image, along x or y: output pixel i covers the source
 // pixels from + i * step to from + (i + 1) * step. Only source pixels from low to high - 1 count.
 typedef struct Span {
     double from, step;
@@ -37,7 +37,7 @@ typedef struct View {
 // size. The distribution is torchvision's; the random numbers depend on seed, epoch and id.
 View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, int32_t id);
 
-// Resize(side * 256 / 224) and CenterCrop(side).
+// Like torchvision's Resize(side * 256 / 224) and CenterCrop(side).
 View view_center(int width, int height, int side);
 
 typedef struct Rect {
@@ -50,7 +50,7 @@ typedef struct PictureRoom {
     uint8_t *rgb;
     void *tables;
     size_t rgb_room, tables_room;
-    View view;              // of the last picture
+    View view;              // the view of the last picture
 } PictureRoom;
 void picture_room_free(PictureRoom *room);
 
@@ -59,8 +59,8 @@ void picture_room_free(PictureRoom *room);
 void picture_resize(const uint8_t *rgb, const Rect *at, const View *view, int side,
                     PictureRoom *room, uint8_t *out);
 
-// Image `id` of the set as bytes, out (3, height, width). With augment->crop it is a random view;
-// else the centre, as by Resize(side * 256 / 224) and CenterCrop(side). The same seed, epoch and id
-// give the same bytes.
+// Image `id` of the set as bytes, out (3, height, width). With augment->crop the image is a random
+// view; else the centre, as by Resize(side * 256 / 224) and CenterCrop(side). The same seed, epoch
+// and id give the same bytes.
 bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
                   PictureRoom *room, uint8_t *out, Error *err);

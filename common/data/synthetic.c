@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 enum { CLASSES = 10, CHANNELS = 3, GRID = 4, TRAIN_COUNT = 50000, TEST_COUNT = 10000 };
-enum { WEAKEST = 6, STRONGEST = 36, NOISE = 40 };       // multiples of 1/64
+enum { WEAKEST = 6, STRONGEST = 36, NOISE = 40 };       // in units of 1/64
 
 // The purpose of a random number: the upper 32 bits of Philox's counter.
 enum { FOR_PATTERNS = 1, FOR_TRAIN, FOR_TEST };
@@ -79,6 +79,6 @@ bool synthetic_make(Data *data, const char *path, const DataConfig *config, Erro
     set_make(&data->train, patterns, seed, FOR_TRAIN);
     set_make(&data->test, patterns, seed, FOR_TEST);
     free(patterns);
-    data_checksum(data, (int64_t[]){ (int64_t)seed, size }, 2 * sizeof seed); // decide all pixels
+    data_checksum(data, (int64_t[]){ (int64_t)seed, size }, 2 * sizeof seed); // they set all pixels
     return true;
 }

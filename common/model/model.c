@@ -12,11 +12,11 @@
 
 // An activation, and the parts of its gradient: each layer that reads the activation writes one.
 typedef struct Value {
-    size_t count;           // numbers in the rows of the largest forward; logits: in a whole batch
-    void *data;             // of value 0, if images: the inputs of the last model_forward
+    size_t count;           // numbers in the largest forward's rows; for logits, in a whole batch
+    void *data;             // for images, value 0 points to the last model_forward's inputs
     void *grad[2];
     uint8_t *index;         // max pooling: where each maximum was
-    float *mean, *inv_std;  // normalisation: of this batch or row, kept for backward
+    float *mean, *inv_std;  // normalisation: statistics of this batch or row, for backward
 } Value;
 
 static size_t aligned(size_t count) { return round_up(count, PARAM_ALIGN); }
@@ -114,9 +114,9 @@ static void allocate_activations(Model *model)
 // v - 1 makes value v, and reads its gradient.
 
 typedef struct Life {
-    int value, part;        // whose gradient it is, and which part of the gradient
-    size_t size, at;        // its bytes, and at which byte of the shared memory it begins
-    int from, to;           // the first and last step of backward that needs it
+    int value, part;        // index of the value; which part of its gradient: grad[0] or grad[1]
+    size_t size, at;        // the part's bytes, and its offset in the shared memory
+    int from, to;           // the first and last step of backward that need the part
 } Life;
 
 static int by_size(const void *a, const void *b)

@@ -11,11 +11,11 @@ typedef struct Layer {
     int in_part, residual_part;     // which parts of its inputs' gradients this layer writes
     int channels, kernel_h, kernel_w, stride, pad; // output channels; the rest: conv and max pool
     bool bias, relu, linear;
-    bool embeds;                    // its weights are embeddings, of tokens and of positions
+    bool embeds;                    // the weights are embeddings of tokens and of positions
     double deviation;               // of the normal initial weights, with initial biases 0; if 0,
                                     // weights and biases are uniform by fan-in
     int heads;
-    size_t begin, end;              // range in the arena, of the parameters that have gradients
+    size_t begin, end;              // range of the parameters with gradients in the arena
     size_t dead_at;                 // where in the arena weights that have no gradients begin
     size_t bias_at;                 // where the bias or beta begins; weights or gamma: at `begin`
     size_t mean_at, var_at;         // where in the arena of buffers these statistics begin
@@ -38,14 +38,14 @@ struct Net {
     struct Value *values;           // from here on private to model.c and plan.c
     struct Plan *plans;             // a list; its first plan has the most rows
     const struct Plan *current;     // the plan of the last forward
-    uint64_t *keys;                 // of the last forward's samples, for dropout; NULL for images
-    const uint64_t *dropout;        // of the last forward: `keys`, or NULL if nothing is dropped
+    uint64_t *keys;                 // keys of the last forward's samples, for dropout; images: NULL
+    const uint64_t *dropout;        // in the last forward: `keys`, or NULL if nothing was dropped
     void *activations;              // memory of all values but value 0
     void *gradients;                // memory that all parts of the values' gradients share
 };
 
 // Each adds a layer at the end and returns the number of the layer's value. At most two layers may
-// read the batch, or a value of net_norm, net_maxpool or net_add; at most one, any other value.
+// read the batch, or a value of net_norm, net_maxpool or net_add. Other values: at most one layer.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);

@@ -159,12 +159,13 @@ static void build_gpt(Net *net, const GptConfig *c, int classes)
     gpt_linear(net, x, "lm_head", classes, false, 0.02);
 }
 
-// Except for convnet, images of 28x28 (MNIST's) to 32x32 pixels get a black frame up to 32x32.
+// The size of the network's input. For all networks except convnet, images of 28x28 (MNIST's) to
+// 32x32 pixels get a black frame up to 32x32.
 Extent net_canvas(const ModelConfig *config)
 {
     bool gpt = strcmp(config->arch, "gpt") == 0, text = config->per_row > 1;
     if (gpt != text)
-        FAIL_USAGE("choose another --arch or --data", "a %s cannot learn %s", config->arch,
+        FAIL_USAGE("choose a different --arch or --data", "a %s cannot learn %s", config->arch,
                    text ? "text" : "images");
     if (gpt)
         return (Extent){ config->classes + config->per_row, 1, 1 };

@@ -25,7 +25,7 @@ static int milestones_passed(const char *list, int64_t epoch)
     return *list ? -1 : passed;
 }
 
-// "0.5": epochs; "100steps": steps. False if the text is neither.
+// Reads "0.5" (epochs) or "100steps" (steps). False if the text is neither.
 static bool read_warmup(const char *text, double *length, bool *in_steps)
 {
     char *end;
@@ -64,7 +64,7 @@ void optim_options(Args *args, OptimConfig *c)
     args_add(args, ARGS_ROWS(
         { "optim", 0, ARG_CHOICE, &c->name, "sgd|adamw", "the optimizer" },
         { "lr", 0, ARG_DOUBLE, &c->lr, "RATE", "learning rate", .max = 1e3, .first = true },
-        { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "momentum of SGD", .max = 1,
+        { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "SGD's momentum", .max = 1,
           .needs = "optim=sgd" },
         { "nesterov", 0, ARG_FLAG, &c->nesterov, NULL, "use Nesterov's momentum",
           .needs = "momentum" },
@@ -75,7 +75,7 @@ void optim_options(Args *args, OptimConfig *c)
         { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W",
           "weight decay (AdamW: only for matrices and convolutions)", .max = 1e3 },
         { "schedule", 0, ARG_CHOICE, &c->schedule, "constant|step|cosine",
-          "how the learning rate falls during the run" },
+          "how the learning rate changes during the run" },
         { "milestones", 0, ARG_STRING, &c->milestones, "E,E,..",
           "step: multiply the rate by --gamma at these epochs", .needs = "schedule=step" },
         { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step: factor at each milestone", .max = 1,
@@ -94,8 +94,8 @@ void optim_scale_options(Args *args, OptimConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "lr-scale", 0, ARG_CHOICE, &c->lr_scale, "none|linear|sqrt",
-          "multiply --lr by the number of ranks (linear, for SGD) or its root (sqrt, for AdamW), "
-          "after a warm-up (default: 5 epochs)" }));
+          "multiply --lr by the number of ranks (linear, for SGD) or by its square root (sqrt, "
+          "for AdamW), after a warm-up (default: 5 epochs)" }));
 }
 
 // The factor of a step. With many ranks `whole` would be too large at first. So in the warm-up the
@@ -155,7 +155,7 @@ Optim *optim_new(const OptimConfig *config, Model *model)
     bool adamw = is_adamw(optim);
     if (adamw && scales(config, "linear") && own_rank() == 0)
         WARN("use --lr-scale sqrt", "--lr-scale linear is SGD's rule: AdamW's learning rate should "
-             "grow with the root of the number of ranks");
+             "grow with the square root of the number of ranks");
     for (int i = 0; i < OPTIM_ARENAS && names[adamw][i]; i++)
         optim->arenas[optim->arena_count++] = (Array){
             device_alloc(model->device, model->param_count * sizeof(float)), model->param_count,

@@ -22,7 +22,7 @@ static OpSpec spec_of(const Model *model, const Plan *plan, int i)
         .relu = l->relu,
         .heads = l->heads,
         .T = model->per_row,
-        .dropout = { (float)model->config.gpt.dropout, i }, // each layer drops other numbers
+        .dropout = { (float)model->config.gpt.dropout, i }, // each layer drops different numbers
     };
 }
 

@@ -33,7 +33,7 @@ INLINE float masked(const Mask *m, uint64_t stream, uint32_t position, float val
 // A job on the (T, T) matrices of all heads of all samples; on a CPU, of one head of one sample.
 typedef struct SoftmaxJob {
     int T, heads;
-    int stride;             // numbers from row to row in memory; on a CPU, a multiple of TEAM
+    int stride;             // row stride in numbers; on a CPU, a multiple of TEAM
     float scale;
     Mask mask;
     size_t first;           // the number of the first row, counted over all heads of all samples
@@ -55,8 +55,8 @@ static inline SoftmaxJob softmax_job(const OpSpec *s, const uint64_t *keys, size
 typedef struct HeadRow {
     int token;
     size_t begin;           // index of the row's first number in memory
-    uint64_t stream;        // of the sample, for dropout_keeps
-    uint32_t position;      // of the row's first number, for dropout_keeps
+    uint64_t stream;        // the sample's stream, for dropout_keeps
+    uint32_t position;      // position of the row's first number, for dropout_keeps
 } HeadRow;
 
 INLINE HeadRow head_row(const SoftmaxJob *j, size_t row)

@@ -10,7 +10,7 @@ Shape conv_output(const OpSpec *s)
     return y;
 }
 
-// The live taps of one direction. At output o, a tap reads input o * stride - pad + tap. A tap is
+// The live taps along one axis. At output o, a tap reads input o * stride - pad + tap. A tap is
 // dead if it reads before the image even at the last output, or after the image even at the first.
 //
 // *pad_after is *pad if equal padding gives the right number of outputs, because programs usually

@@ -107,8 +107,8 @@ INLINE float kept(bool keep, float value) { return keep ? value : 0; }
 
 #else
 
-// `value` if keep, else 0. For ?: gcc 14 would make a branch around the computation of `value`, and
-// branches keep loops scalar.
+// `value` if keep, else 0. With ?: gcc 14 would make a branch around the computation of `value`,
+// and branches keep loops scalar.
 INLINE float kept(bool keep, float value) { return float_of(bits_of(value) & -(uint32_t)keep); }
 
 // e^x, within two units in the last place. x is limited to -87 .. 88 by minima of integers, which
@@ -123,7 +123,7 @@ INLINE float exp_of(float x)
     int32_t below = (int32_t)above;
     below = below < most ? below : most;
     x = float_of((uint32_t)below - 0x7fffff);
-    float shifted = x * 0x1.715476p0f + 0x1.8p23f;      // its last bits: x / ln 2, rounded
+    float shifted = x * 0x1.715476p0f + 0x1.8p23f;      // last bits of `shifted`: x / ln 2, rounded
     float n = shifted - 0x1.8p23f;
     float r = x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;
     float p = 1 / 120.0f + r * (1 / 720.0f + r * (1 / 5040.0f));

@@ -156,8 +156,8 @@ INLINE void load_at(Type type, const void *from, At at, Pack *pack)
     load(type, from, at.i, at.count, pack);
 }
 
-// The same for a matrix to which the loop writes nothing: on a GPU, loads of the next rows then
-// need not wait for stores.
+// Like load_at, for a matrix to which the loop writes nothing: on a GPU, loads of the next rows
+// then need not wait for stores.
 INLINE void load_fixed_at(Type type, const void *from, At at, Pack *pack)
 {
 #ifdef ON_GPU

@@ -65,7 +65,7 @@ typedef struct LossJob {
 // For a row of logits: the parts of its softmax, its loss, and its label's place among the classes.
 typedef struct RowSums {
     float most;             // the largest logit z
-    double sum;             // of exp(z - most)
+    double sum;             // the sum of exp(z - most)
     double loss;
     int before;             // classes ranked above the label; INT32_MAX: the loss is not finite
 } RowSums;
@@ -187,7 +187,7 @@ typedef struct UpdateJob {
     size_t grad_count;
     float *params, *first, *second;     // SGD: velocity; AdamW: mean and square
     const float *grads;
-    const uint8_t *decays;              // a byte for each PARAM_ALIGN parameters, so for a pack
+    const uint8_t *decays;              // a byte for PARAM_ALIGN parameters, hence for a whole pack
     const Scalars *scalars;
 } UpdateJob;
 

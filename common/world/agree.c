@@ -45,8 +45,8 @@ static const char *hint_for(const char *what)
                : "all ranks need the same options, data and kind of device";
 }
 
-// Each rank compares its value with rank 0's. Rank 0 prints the message of the lowest rank that
-// differs, and the run ends.
+// Each rank compares its value with rank 0's. If any differs, rank 0 prints the message of the
+// lowest rank that differs, and the run ends.
 void agree_same(const World *world, const char *what, const char *value)
 {
     char key[64], *of_rank0 = xcalloc(1, STORE_MOST);

@@ -16,15 +16,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const double answer_limit = 2;   // s to connect, and to get the answer to HELLO
-static const double early_line = 10;    // s without rank 0 until a line is printed
+static const double answer_limit = 2;   // seconds to connect, and to get the answer to HELLO
+static const double early_line = 10;    // seconds without rank 0 before a line is printed
 
 struct Store {
     int rank, socket;
     atomic_bool left;
     pthread_t thread;
     pthread_mutex_t lock;               // held from a request to its answer
-    char rank0[STORE_NAME + 32];        // "node1, pid 4711"
+    char rank0[STORE_NAME + 32];        // rank 0's process: "node1, pid 4711"
     TcpAddress own;
 };
 
@@ -40,7 +40,7 @@ static StoreHead ask(Store *s, StoreHead request, const void *sent, void **value
         lost = store_receive(s->socket, &answer, value, STORE_MOST);
     if (lost) {
         usleep((useconds_t)(1e6 * death_delay));
-        WARN("its last output, or its machine's log, may show why", "rank 0 (%s) is lost: %s",
+        WARN("rank 0's last output, or its machine's log, may show why", "rank 0 (%s) is lost: %s",
              s->rank0, lost);
     }
     if (lost || answer.what == STORE_END)
@@ -157,7 +157,7 @@ static bool hello(const StoreConfig *c, Store *s, Error *err)
         error_set(err, "", "rank 0 refuses this rank: %.*s", (int)head.bytes, (char *)value);
     else
         error_set(err, "", "port %d of %s: %s", c->place.port, c->place.address,
-                  why ? why : "another program, or another version of ddp.c, answers there");
+                  why ? why : "a different program or version of ddp.c answers there");
     free(value);
     return !why && head.what == STORE_DONE;
 }
@@ -217,7 +217,7 @@ void store_join(const StoreConfig *c, World *world)
         store_serve(c);
     } else {
         find_rank0(*c, s);
-        s->thread = thread_start(beat_on, s, "the beats");
+        s->thread = thread_start(beat_on, s, "heartbeats");
     }
     TcpPlace here = c->rank == 0 ? c->place : tcp_place(s->socket);
     memcpy(s->own, c->from[0] ? c->from : here.address, sizeof s->own);

@@ -1,4 +1,4 @@
-// store_message.h - what ranks and rank 0's store send to each other (store.h draws it).
+// store_message.h - what ranks and rank 0's store send to each other (diagram: store.h).
 #pragma once
 #include "progress.h"
 #include "store.h"
@@ -21,7 +21,7 @@ typedef struct StoreHello {
     char host[STORE_NAME], run[STORE_NAME], token[STORE_TOKEN];
 } StoreHello;
 
-// Both return NULL, or what went wrong, such as "no answer" after tcp_limit's time. The caller
-// frees *value, even after an error.
+// Both return NULL on success; otherwise the error, such as "no answer" after tcp_limit's time. The
+// caller frees *value, even after an error.
 const char *store_send(int socket, StoreHead head, const void *value);
 const char *store_receive(int socket, StoreHead *head, void **value, size_t most);

@@ -15,10 +15,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const double hello_limit = 5;        // s from a connection to its HELLO
-static const double early_line = 10;        // s without a beat until a line is printed
-static const double silence = 5;            // s after which a record is old
-static const double leave_limit = 1.5;      // s for all ranks to get END, and to end
+static const double hello_limit = 5;        // seconds from a connection to its HELLO
+static const double early_line = 10;        // seconds without a beat before a line is printed
+static const double silence = 5;            // a record is old after this many seconds of silence
+static const double leave_limit = 1.5;      // seconds for all ranks to receive END and exit
 
 typedef struct Entry {
     struct Entry *next;
@@ -26,17 +26,17 @@ typedef struct Entry {
     char key[STORE_KEY], value[];
 } Entry;
 
-typedef struct Peer {                   // what rank 0 knows of a rank
+typedef struct Peer {                   // what rank 0 knows about a rank
     bool here;
     int pid, socket;
     char host[STORE_NAME];
     Progress record;
-    double heard, ended;                // s: of its last message; of its connection's end, or 0
+    double heard, ended;                // time (s) of the last message and the disconnect, or 0
 } Peer;
 
 static struct {
     StoreConfig config;
-    Peer *peers, *seen;                 // (size) seen: the watch's copy
+    Peer *peers, *seen;                 // (size each); seen: a copy for the watch
     Entry *entries;                     // never freed: answers point to them
     bool over;
     pthread_mutex_t lock;               // guards the three lines above, except `seen`
@@ -125,17 +125,17 @@ static bool is_refused(const StoreHead *head, const StoreHello *new, char reason
     const StoreConfig *c = &server.config;
     const Peer *p = &server.peers[new->rank > 0 && new->rank < c->size ? new->rank : 0];
     if (head->what != STORE_HELLO || head->bytes != sizeof *new)
-        snprintf(reason, STORE_REASON, "it is another program, or another version of ddp.c");
+        snprintf(reason, STORE_REASON, "it is a different program or version of ddp.c");
     else if (strncmp(new->token, c->token, STORE_TOKEN) != 0)
         snprintf(reason, STORE_REASON, "its token is not rank 0's: set the same DDP_TOKEN on all "
                  "ranks, or on none");
     else if (strncmp(new->run, c->run, STORE_NAME) != 0)
-        snprintf(reason, STORE_REASON, "it is from another run: choose another port");
+        snprintf(reason, STORE_REASON, "it is from a different run: choose a different port");
     else if (new->size != c->size)
         snprintf(reason, STORE_REASON, "its world size is %d, but rank 0's is %d", new->size,
                  c->size);
     else if (p->here && (p->pid != new->pid || strcmp(p->host, new->host) != 0))
-        snprintf(reason, STORE_REASON, "rank %d is already there (%s, pid %d): do two machines "
+        snprintf(reason, STORE_REASON, "rank %d has joined already (%s, pid %d): do two machines "
                  "have the same --node-rank?", new->rank, p->host, p->pid);
     return reason[0];
 }
@@ -229,8 +229,8 @@ static void name_peer(const Peer *p, double now, char text[PROGRESS_LINE + 200])
              server.config.size, p->host, p->pid, old, progress_describe(&p->record, how));
 }
 
-// Applies the rule of store.h. < 0: the other ranks wait for a rather than for b. 0: the records do
-// not show that. > 0: they wait for b.
+// Applies the rule of store.h. Negative: the other ranks wait for `a`, not `b`. Positive: they wait
+// for `b`. 0: the records do not show which.
 static int64_t compare(const Peer *a, const Peer *b, double now)
 {
     int64_t heard = (now - a->heard < silence) - (now - b->heard < silence);
@@ -246,8 +246,8 @@ static void report_tie(const char *what, double now, bool ends)
     char text[PROGRESS_LINE + 200];
     while (other > 1 && strcmp(seen[other].record.call, seen[0].record.call) == 0)
         other--;
-    WARN("all ranks must make the same calls in the same order. If they do: is the network up? "
-         "Between machines a firewall must allow all ports, as ranks connect in pairs",
+    WARN("all ranks must make the same calls in the same order. If they do, check the network and "
+         "the firewall: ranks connect in pairs, on any port",
          "%s; at call %lld, rank 0 is in %s, rank %d in %s", what,
          (long long)seen[0].record.calls, seen[0].record.call, other, seen[other].record.call);
     for (int i = 0; ends && i < size; i++) {
@@ -273,7 +273,7 @@ static void report_stuck(double now, double waited, bool ends)
     }
     name_peer(first, now, text);
     if (named > 1)
-        snprintf(more, sizeof more, "; and %d more ranks", named - 1);
+        snprintf(more, sizeof more, "; and %d more rank%s", named - 1, named > 2 ? "s" : "");
     if (!ends && server.config.timeout > 0)
         snprintf(hint, sizeof hint, "the run ends after %.3g s without progress (--timeout)",
                  server.config.timeout);
@@ -332,8 +332,8 @@ static int64_t look(bool absent, bool *all)
     return signs;
 }
 
-// If steps take longer than early_line, the line must not come in each of them. So it comes only
-// after twice the longest pause before this one.
+// If steps take longer than early_line, a line in each of them would be too much. So a line is
+// printed only after twice the longest pause before this one.
 static void *watch(void *arg)
 {
     const double timeout = server.config.timeout > 0 ? server.config.timeout : INFINITY;
@@ -382,5 +382,5 @@ void store_serve(const StoreConfig *config)
               config->place.address, strerror(errno));
         pthread_detach(thread_start(accept_all, NULL, "the store"));
     }
-    pthread_detach(thread_start(watch, NULL, "the watch"));
+    pthread_detach(thread_start(watch, NULL, "the watchdog"));
 }

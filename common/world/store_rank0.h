@@ -2,11 +2,11 @@
 #pragma once
 #include "world/store_message.h"
 
-static const double death_delay = 2.5;  // s from a death to the end of the others (store.h)
+static const double death_delay = 2.5;  // seconds from a death to the end of the others (store.h)
 
 // Starts rank 0's threads, which run until the process ends.
 void store_serve(const StoreConfig *config);
-// The answer to a request of a rank. *value stays valid until the process ends.
+// The answer to a rank's request. *value stays valid until the process ends.
 StoreHead store_answer(int rank, const StoreHead *request, const void *sent, const void **value);
 // Ends all ranks, and this process.
 void store_end_all(void) __attribute__((noreturn));

@@ -1,4 +1,4 @@
-// comm_gloo.cc - comm_run on Gloo: over TCP, on the CPU. This file is C++ because Gloo is C++.
+// comm_gloo.cc - comm_run on Gloo: over TCP, on the CPU. This file is in C++ because Gloo is.
 //
 // Gloo blocks the thread that calls it and has no streams, so each call becomes a job that the
 // stream runs in its turn. If the device has its own memory, the job works on a copy in host
@@ -40,7 +40,7 @@ struct Backend {
     std::shared_ptr<gloo::rendezvous::Context> context;
     Stream **last, *own_last;   // *last: the stream of the latest call, or NULL
     Event *event;
-    void *host;             // a call's values, if the device has its own memory
+    void *host;             // host copy of a call's values, if the device has its own memory
     size_t host_bytes;
 };
 
@@ -64,12 +64,12 @@ public:
 
     std::vector<char> get(const std::string &key) override
     {
-        std::vector<char> data(256 * (size_t)world_->size);     // longer than any value of Gloo's
+        std::vector<char> data(256 * (size_t)world_->size);     // longer than what Gloo stores
         data.resize(store_get(world_, (prefix_ + key).c_str(), data.data(), data.size()));
         return data;
     }
 
-    // get waits until the value is there.
+    // Not needed: get waits until the value is there.
     void wait(const std::vector<std::string> &) override {}
     void wait(const std::vector<std::string> &, const std::chrono::milliseconds &) override {}
 
@@ -89,7 +89,7 @@ static std::shared_ptr<gloo::transport::Device> listen_without_signals(const cha
     try {
         device = gloo::transport::tcp::CreateDevice(address);
     } catch (const std::exception &e) {
-        FAIL("the address must be one of this machine's own", "Gloo cannot listen at %s: %s",
+        FAIL("choose one of this machine's interfaces (--iface)", "Gloo cannot listen at %s: %s",
              address, e.what());
     }
     pthread_sigmask(SIG_SETMASK, &kept, nullptr);

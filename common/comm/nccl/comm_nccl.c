@@ -1,5 +1,5 @@
-// comm_nccl.c - comm_run on NCCL, which enqueues a call on the stream. So a CUDA graph can record
-// it. Only making and freeing a communicator wait for the device.
+// comm_nccl.c - comm_run on NCCL. NCCL enqueues a call on the stream, so a CUDA graph can record
+// the call. Making and freeing a communicator wait for the device.
 #include "check.h"
 #include "comm/backend.h"
 #include "cuda/cuda_internal.h"
@@ -39,8 +39,8 @@ static void check_result(const Comm *comm, const Call *call, ncclResult_t result
     if (result == ncclRemoteError)
         call_lost(comm, call, more);
     FAIL(result == ncclUnhandledCudaError
-             ? "is the GPU's memory full? fewer ranks on it (-n) or a smaller batch (-b) need "
-               "less; NCCL_DEBUG=INFO makes NCCL print more"
+             ? "if the GPU's memory is full (nvidia-smi), use fewer ranks on it (-n) or a smaller "
+               "batch (-b); NCCL_DEBUG=INFO makes NCCL print more"
              : "NCCL_DEBUG=INFO makes NCCL print more",
          "NCCL: %s: %s: %s", call_describe(comm, call, text), ncclGetErrorString(result),
          more ? more : "");
@@ -54,8 +54,8 @@ static void check_device(const Comm *comm, const Call *call)
 }
 
 // Called now and then while the host waits for the device (device_cuda.c). If a rank on another
-// machine is gone, one of the communicators reports an error. On the same machine NCCL reports
-// nothing (NVIDIA/nccl#279), and the parent or launcher ends this process.
+// machine is gone, one of the communicators reports an error. If the rank was on this machine, NCCL
+// reports nothing (NVIDIA/nccl#279); the parent or launcher ends this process.
 static void check_comms(void)
 {
     pthread_mutex_lock(&comms_lock);
@@ -94,7 +94,7 @@ static void keep_host_order(const World *world)
 
 // NCCL refuses a second rank on a GPU, unless a variable allows it. Before 2.30 there is no such
 // variable, so ranks that share a GPU pretend to be on different machines, and use sockets. NVLink
-// SHARP (NVLS) needs a GPU for each rank. Keeps what the user has set. Has never run on a GPU.
+// SHARP (NVLS) needs a GPU for each rank. Keeps the user's variables. Has not yet run on a GPU.
 static void share_gpus(const World *world)
 {
     char host[2 * MACHINE_NAME + 16];
@@ -123,7 +123,7 @@ void backend_connect(Comm *comm, const World *world)
     if (world->gpus_shared)
         share_gpus(world);
     device_use(comm->device);
-    PROGRESS_DOING("waiting for", "NCCL to connect the ranks");     // the first call loads NCCL
+    PROGRESS_DOING("waiting for", "NCCL to connect the ranks");     // may take seconds
     ncclUniqueId id = share_id(comm, world);
     check_result(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank,
                                                     &config));
