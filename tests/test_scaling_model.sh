@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# tools/scaling_model: known limits, a fit of synthetic measurements, and the numbers in docs/scaling.md.
+# tools/scaling_model.py: known limits, a fit of synthetic measurements, and the numbers in docs/scaling.md.
 # shellcheck disable=SC2317  # model is called by expect
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 
 cat >limits.py <<'END'
-import importlib.machinery, itertools, os, re, sys
+import itertools, re, sys
 
-path = sys.argv[1] + "/tools/scaling_model"
-sys.path.insert(0, os.path.dirname(path))
-model = importlib.machinery.SourceFileLoader("scaling_model", path).load_module()
+sys.path.insert(0, sys.argv[1] + "/tools")
+import scaling_model as model
 
 def rows(*words):
     names = ("net", "gpus", "algorithm", "latency", "transfer", "exposed", "step", "efficiency")
@@ -53,9 +52,9 @@ for what, options, numbers in helps:
              for r in rows("--gpus", "8,64,512,4096", *words.split())]
     so(f"{what}: {found}", found == re.findall("[0-9.]+", numbers))
 END
-check "known limits, and the table of what helps" python3 -W ignore limits.py "$SRC"
+check "known limits, and the table of what helps" python3 limits.py "$SRC"
 
-model() { "$SRC/tools/scaling_model" "$@"; }
+model() { "$SRC/tools/scaling_model.py" "$@"; }
 sed -z 's/\n        off by/ off by/g' "$SRC/docs/scaling.md" | sed 's/^    //' >doc.txt    # a page wraps at 90
 expect 0 "" model --gpus 8,64,512,3584
 check "docs/scaling.md: the table" test -z "$(grep -Fxvf doc.txt "$TMP/output")"
