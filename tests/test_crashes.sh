@@ -40,9 +40,9 @@ strike()
     echo "$how $n" >"$name/ranks"
     {   # hides the shell's reports of killed processes
         (   cd "$name" || exit
-            trap '' CHLD        # some shells start programs like this; deaths must be noticed all the same
-            exec setsid env CRASH_CASE="$name-$$" LD_PRELOAD="$TMP/crash.so" CRASH_NOTE=struck "$@" "${words[@]}" \
-                --resume net --save net --trace trace --timeout 3 >out 2>err ) &
+            # some shells start programs with SIGCHLD ignored; deaths must be noticed all the same
+            exec timeout -s KILL 60 setsid env --ignore-signal=CHLD CRASH_CASE="$name-$$" LD_PRELOAD="$TMP/crash.so" \
+                CRASH_NOTE=struck "$@" "${words[@]}" --resume net --save net --trace trace --timeout 3 >out 2>err ) &
         wait $!
         status=$?
     } 2>/dev/null
