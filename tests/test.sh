@@ -81,6 +81,11 @@ near()
         END { exit bad || NR == 0 }'
 }
 
+# by_hand RANK N COMMAND...: runs the command as RANK of N ranks that meet at $port, below the ports that the system
+# assigns.
+port=$((10000 + $$ % 20000))
+by_hand() { RANK=$1 WORLD_SIZE=$2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "${@:3}"; }
+
 # cached NAME: prints the build's CMake variable NAME. Prints nothing if CMake has not found the file.
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$BUILD/../CMakeCache.txt" | grep -v NOTFOUND; }
 

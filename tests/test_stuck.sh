@@ -41,11 +41,10 @@ pause()         # a stopped rank, for 13 s
 # late RANK: starts RANK, and the other rank 12 s later.
 late()
 {
-    local port=$((10000 + ($$ + 10 * $1) % 20000)) status=0
-    export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
-    RANK=$1 timeout -k 5 60 "$train" "${long[@]}" --max-steps 5 2>&1 &
+    local port=$((port + $1)) status=0
+    by_hand "$1" 2 timeout -k 5 60 "$train" "${long[@]}" --max-steps 5 2>&1 &
     sleep 12
-    RANK=$((1 - $1)) timeout -k 5 60 "$train" "${long[@]}" --max-steps 5 || status=$?
+    by_hand $((1 - $1)) 2 timeout -k 5 60 "$train" "${long[@]}" --max-steps 5 || status=$?
     wait $! || status=$?
     echo "status $status"
 }
