@@ -5,7 +5,6 @@
 #   Symptom: what a user would see
 #   Caught by: the tests that notice it, best first (names as in ctest)
 #
-#   faults.sh list              the faults, by area
 #   faults.sh prove [NAME...]   applies each fault (default: all) to a copy of the sources and runs the tests that it
 #                               names, until one fails
 #   faults.sh prove --sample N  the same for N faults; a checksum of the sources chooses them
@@ -23,15 +22,6 @@ usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$self" | sed '$d'; }
 die() { echo "faults.sh: $1" >&2; exit "${2:-1}"; }
 names() { (cd "$faults" && ls -- *.patch) | sed 's/\.patch$//'; }
 provable() { names | if grep -qsw cuda "$root/build/backends"; then cat; else grep -v ^cuda-; fi; }
-field() { sed -n "1,/^---/s/^$2: *//p" "$faults/$1.patch"; }
-
-list()
-{
-    local name
-    for name in $(names); do
-        printf '%-36s %-40s %s\n' "$name" "$(field "$name" 'Caught by')" "$(field "$name" Symptom)"
-    done
-}
 
 # Brings the copy of the sources up to date and configures it. Replaces only files that are older than the source's, so
 # that little is recompiled.
@@ -45,9 +35,8 @@ copy()
         \( -path ./build -o -path ./data -o -path ./.git -o -path ./exercises-work -o -path ./runs \) \
         -prune -o -type f -print0 | xargs -0 cp -pu --parents -t "$work/tree")
     (cd "$work/tree" && find . -type f | while read -r file; do [ -e "$root/$file" ] || rm "$file"; done)
-    grep -qs "^DDP_CUDA:BOOL=$cuda" "$work/build/CMakeCache.txt" ||
-        cmake -S "$work/tree" --preset default -B "$work/build" -G Ninja -DDDP_CUDA=$cuda \
-            -DCMAKE_CUDA_ARCHITECTURES=90-real >"$work/log" 2>&1 ||
+    cmake -S "$work/tree" --preset default -B "$work/build" -G Ninja -DDDP_CUDA=$cuda \
+        -DCMAKE_CUDA_ARCHITECTURES=90-real >"$work/log" 2>&1 ||
         { cat "$work/log"; die "the copy cannot be configured"; }
 }
 
@@ -69,24 +58,8 @@ sample()
     done | sort | head -n "$1" | sed 's/.* //'
 }
 
-# ninja's targets for these tests: C tests, the programs that scripts name, or all.
-make_targets()
-{
-    local test source
-    for test; do
-        source=${test%_fake} source=${source%_cuda}
-        if [ -f "$root/tests/$source.c" ]; then
-            echo "$test"
-        elif [[ $test == test_fake_* ]] || grep -qF '"$BUILD"/0*' "$root/tests/$test.sh"; then
-            echo all
-        else
-            # shellcheck disable=SC2046
-            grep -ohE '0[1-7]_[a-z_]+|05-6|tool_[a-z_]+|gpu_shim|BUILD"?/(say|as_folder)\b' "$root/tests/$test.sh" \
-                $(grep -oE 'tests/[a-z_]+\.sh' "$root/tests/$test.sh" | sed "s,^,$root/,") |
-                sed -E 's/^0.*/&_cpu/; s,^BUILD"?/(.*),\1_cpu,'
-        fi
-    done | sort -u
-}
+# ninja's targets for these tests
+make_targets() { sed -nE "s/^($(IFS='|'; echo "$*")) //p" "$work/build/test_targets" | sort -u; }
 compile() { [ $# = 0 ] || cmake --build "$work/build" --target "$@" >"$work/log" 2>&1; }
 
 # True if a test fails; leaves its name in $caught.
@@ -100,7 +73,7 @@ run_tests()
     [ -n "$caught" ]
 }
 
-tests_of() { field "$1" 'Caught by' | tr -d ' ' | tr ',' '\n'; }
+tests_of() { sed -n '1,/^---/s/^Caught by: *//p' "$faults/$1.patch" | tr -d ' ' | tr ',' '\n'; }
 
 prove()
 {
@@ -149,7 +122,6 @@ cmd_prove()
 }
 
 case ${1:-} in
-list) list ;;
 prove) shift; cmd_prove "$@" ;;
 -h | --help | help) usage ;;
 *) usage >&2; exit 2 ;;

@@ -81,6 +81,14 @@ near()
         END { exit bad || NR == 0 }'
 }
 
+# by_hand RANK N COMMAND...: runs the command as RANK of N ranks that meet at $port, below the ports that the system
+# assigns.
+port=$((10000 + $$ % 20000))
+by_hand() { RANK=$1 WORLD_SIZE=$2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "${@:3}"; }
+
+# cached NAME: prints the build's CMake variable NAME. Prints nothing if CMake has not found the file.
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$BUILD/../CMakeCache.txt" | grep -v NOTFOUND; }
+
 # put_in FILE FROM TO: replaces FROM by TO in the file. FROM must be in exactly one line.
 put_in()
 {
@@ -91,16 +99,16 @@ put_in()
 # build_with NAME STEP [FILE FROM TO]...: builds the program NAME from a copy of STEP in which these texts are replaced.
 build_with()
 {
-    local name=$1 compiler tree=${BUILD%/*}
+    local name=$1 compiler
     rm -rf copy && cp -r "$(cd "$SRC" && realpath "$2")" copy && rm -f copy/launch.c copy/ddp_naive.c
     shift 2
     while [ $# -gt 0 ]; do
         put_in "copy/$1" "$2" "$3" || return 1
         shift 3
     done
-    compiler=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$tree/CMakeCache.txt")
+    compiler=$(cached CMAKE_C_COMPILER)
     OMPI_CC=$compiler "$(type -P mpicc || echo "$compiler")" -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c \
-        -o "$name" "$tree/libddp_cpu.a" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lm -lstdc++
+        -o "$name" "$BUILD/../libddp_cpu.a" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lm -lstdc++
 }
 
 test_done()

@@ -1,5 +1,5 @@
-// The operations for mixed precision: the loss scale, the gradients' norm and clipping, SGD, conversion to 16 bits and
-// back. Norms and updates are compared with plain loops in double or long double. (AdamW: test_step.c.)
+// The operations for mixed precision: the loss scale, the gradients' norm and clipping, SGD. Norms and updates are
+// compared with plain loops in double or long double. (AdamW: test_step.c. Conversion to 16 bits: test_types.c.)
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 #include "arrays.h"
@@ -195,36 +195,6 @@ TEST(clipping)
     check_clip(1e-8f, 0.5, false, false);
     check_clip(1e20f, 1e-20, true, false);
     check_clip(1, 0.1, false, true);
-}
-
-// ==== Conversion to 16 bits and back =============================================================
-
-// test_types.c converts every number. Here arrays have odd lengths, and their numbers are multiplied by a factor.
-static void check_short(Type type, size_t count, float factor)
-{
-    float *values = random_floats(count, 51, 3);
-    uint16_t *narrow = memory(count * sizeof *narrow);
-    float *again = memory(count * sizeof *again);
-    size_t wrong = 0;
-    values_narrow(device_stream(device), type, count, to_device(values, count * sizeof *values),
-                  factor, narrow);
-    values_widen(device_stream(device), type, count, narrow, again);
-    const uint16_t *half = to_host(narrow, count * sizeof *half);
-    const float *wide = to_host(again, count * sizeof *wide);
-    for (size_t i = 0; i < count; i++) {
-        float wanted = rounded(type, values[i] * factor);
-        wrong += load_one(type, half, i) != wanted || wide[i] != wanted;
-    }
-    EXPECT(wrong == 0, "type %d: %zu of %zu numbers times %g are wrong", type, wrong, count, factor);
-    check_ends();
-}
-
-TEST(narrowing_and_widening)
-{
-    static const size_t sizes[] = { 1, 7, 1031, 4097, 100003 };
-    for (Type type = TYPE_BF16; type <= TYPE_F16; type++)
-        for (int i = 0; i < 5; i++)
-            check_short(type, sizes[i], i % 2 ? 1 : 1 / 3.0f);
 }
 
 TEST_MAIN_ON_DEVICE(device_share(1, 0, false), 0)

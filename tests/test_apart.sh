@@ -29,11 +29,8 @@ expect 0 "weight hash" "$launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small
 check "the file is that of step 28" cmp every.st until.st
 expect 200 "$apart" "$launch" -n 2 -- ./apart "${small[@]}"      # at the end, without --save
 
-# by_hand RANK PROGRAM OPTION...
-by_hand() { RANK=$1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "${@:2}"; }
-port=$((10000 + $$ % 20000))        # below the ports that the system assigns
-by_hand 1 ./apart "${small[@]}" >other 2>&1 &
-expect 200 "$apart" by_hand 0 ./apart "${small[@]}"
+by_hand 1 2 ./apart "${small[@]}" >other 2>&1 &
+expect 200 "$apart" by_hand 0 2 ./apart "${small[@]}"
 wait $!
 check "rank 1's status is 200, too" is $? 200
 check "rank 1 prints nothing" not grep -q "hint: " other

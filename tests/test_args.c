@@ -125,18 +125,6 @@ TEST(defaults_that_depend_on_options)
     }
 }
 
-TEST(help)
-{
-    EXPECT_EQ_INT(test_child(parse_line, "-a lenet --help --nonsense"), 0);
-    EXPECT_HAS(test_said, "usage: train [OPTIONS]");
-    EXPECT_HAS(test_said, "  -b, --batch-size N        images in a batch [256]\n");
-    EXPECT(strstr(test_said, " --lr --evaluate ") && !strstr(test_said, "learning rate"), "%s", test_said);
-    EXPECT_EQ_INT(test_child(parse_line, "-a lenet --help all"), 0);
-    EXPECT_HAS(test_said, "learning rate [3]\n");
-    EXPECT_HAS(test_said, "--[no-]shuffle        a new order in each epoch [yes]\n");
-    EXPECT_HAS(test_said, "\n  -a, --arch lenet|convnet|resnet18\n                            the network [lenet]\n");
-}
-
 // --save may differ between processes.
 TEST(all_values_as_json_and_those_that_ranks_share)
 {

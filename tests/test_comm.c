@@ -5,7 +5,7 @@
 #include "comm/gloo/gloo_reduce.h"
 #include "ops/numbers.h"
 #include "test.h"
-#include "../tools/ranks.h"
+#include "ranks.h"
 
 #include <math.h>
 

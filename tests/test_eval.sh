@@ -25,7 +25,7 @@ counts_agree()
 alone()
 {
     "$older/train" "${convnet[@]}" -e --init net.st --train-samples 10 --test-samples "$1" -b "$2" \
-        --metrics alone.jsonl --amp off "${@:3}"
+        --metrics alone.jsonl --amp off
 }
 alike() # alike METRICS METRICS EVENT
 {
@@ -49,11 +49,6 @@ any()
 any "1 image" "2" 1 64
 any "5 images, batches of 2" "2 3 7" 5 2
 any "1,999 images, batches of 64" "2 4" 1999 64
-any "bf16" "3" 700 48 --amp bf16
-resnet=(--arch resnet18 --image-size 32 --init resnet.st)
-expect 0 "weight hash" "$older/train" --arch resnet18 --data synthetic --train-samples 16 --test-samples 8 -b 16 \
-    --threads 1 --max-steps 1 --save resnet.st
-any "resnet18" "3" 42 8 "${resnet[@]}" --amp off
 
 # The padded shares of 3 ranks are the images 0 3 6, 1 4 0 and 2 5 1. Where percentages of batches of 2 are averaged,
 # a rank's third image counts as much as its first two together.

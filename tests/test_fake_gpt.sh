@@ -41,11 +41,6 @@ check "03, two ranks: 01's weights" "$tree/tests/tool_compare_weights" three.st 
 FAKE_DELAY=300 FAKE_ORDER=last \
     check "07, one rank, delays" like "$one" seven fake 07_dist_eval -b 24 --no-tf32 --amp off
 
-adamw=(-b 24 --optim adamw --lr 0.003)
-check "AdamW on the CPU" train cpu cpu 01_single_gpu "${adamw[@]}"
-check "AdamW" train adamw fake 01_single_gpu "${adamw[@]}" --no-tf32
-check "AdamW: the CPU's losses" losses_near adamw cpu 1e-4
-
 while read -r far words; do
     read -ra options <<<"$words"
     check "$words on the CPU" train cpu cpu 07_dist_eval -b 24 "${options[@]}"

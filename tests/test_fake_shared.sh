@@ -46,11 +46,6 @@ only_own=("${seven[@]}" bash -c 'CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec "$@"' -)
 check "each sees only its own" like "${own[2]}" "${only_own[@]}" "$trainer" "${two[@]}" --amp off
 check "and none is shared" not grep "ranks share" "$TMP/output"
 
-# Two communicators on a shared GPU, together with many other options.
-all=("${two[@]}" --arch convnet --amp fp16 --accumulate 2 --clip-norm 5 --compress fp16 --sync-bn --growth-interval 3)
-check "fp16 and more, not recorded" trains "${seven[@]}" "$trainer" "${all[@]}" "${safe[@]}"
-check "fp16 and more" like "$hash" "${seven[@]}" "$trainer" "${all[@]}"
-
 # A variable that the user has set is not changed.
 NCCL_MULTI_RANK_GPU_ENABLE=0 expect 1 "rank 1 has the same GPU as rank 0" "$spawned" -n 2 "${two[@]}"
 test_done

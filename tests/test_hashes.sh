@@ -60,8 +60,6 @@ same()
     fi
 }
 
-cached() { sed -n "s/^$1:[A-Z]*=//p" "$BUILD/../CMakeCache.txt"; }
-
 # Prints what the bits depend on: the processor, oneDNN and the instructions it may use, the compiler and its options.
 machine_of()
 {

@@ -11,16 +11,15 @@ hosts=$SRC/tests/hosts.sh
 twenty=(--arch lenet --data synthetic --train-samples 1600 --test-samples 8 -b 8 --epochs 9 --max-steps 20 --threads 1
     --timeout 20)
 export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
-port=$((10000 + $$ % 20000))        # below the ports that the system assigns
 next_port() { port=$((port + 20)); }
 
-# by_hand N PROGRAM OPTION...: each rank separately, with only the variables that it needs.
-by_hand()
+# separately N PROGRAM OPTION...: starts N ranks by hand, with only the variables that they need.
+separately()
 {
     local n=$1 rank pids=() status=0
     shift
     for ((rank = n - 1; rank >= 0; rank--)); do
-        RANK=$rank WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$@" >"by_hand.$rank" 2>&1 &
+        by_hand $rank "$n" timeout -k 5 60 "$@" >"by_hand.$rank" 2>&1 &
         pids+=($!)
     done
     for rank in "${pids[@]}"; do
@@ -56,7 +55,7 @@ one_host()
     wanted=$(cat wanted.4)
     expect 0 "weight hash: $wanted" by_mpirun -np 4 "$train" "${twenty[@]}"
     check "mpirun: four ranks" each_says 4 "Open MPI"
-    expect 0 "weight hash: $wanted" by_hand 4 "$train" "${twenty[@]}"
+    expect 0 "weight hash: $wanted" separately 4 "$train" "${twenty[@]}"
     check "by hand: four ranks" each_says 4 environment
     if [ -n "$torchrun" ]; then
         expect 0 "weight hash: $wanted" limit "$torchrun" --no-python --nproc-per-node 4 --master-port $port \

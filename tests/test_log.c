@@ -2,26 +2,13 @@
 #include "check.h"
 #include "log.h"
 #include "test.h"
-#include <math.h>
 #include <time.h>
 
-static void call(const void *work) { (*(void (*const *)(void))work)(); }
-
-static int run(void (*work)(void)) { return test_child(call, &work); }
-
-static const char *metrics;
-static int rank, ranks = 1;
-
-static Log *new_log(int print_freq)
-{
-    check_set_rank(rank, ranks);
-    return log_new(&(LogConfig){ .print_freq = print_freq, .metrics = metrics }, false);
-}
-
 // An epoch without a step in this run has no line.
-static void two_epochs(void)
+static void two_epochs(const void *metrics)
 {
-    Log *log = new_log(3);
+    check_set_rank(0, 2);
+    Log *log = log_new(&(LogConfig){ .print_freq = 3, .metrics = metrics }, false);
     log_unit(log, "characters", 32);
     log_say(log, "[init] == %s ==", "ready");
     for (int from = 0; from <= 4; from += 4) {
@@ -44,9 +31,8 @@ static void two_epochs(void)
 TEST(lines_and_events)
 {
     char all[1000];
-    metrics = test_path("epochs.jsonl");
-    ranks = 2;
-    run(two_epochs);
+    const char *metrics = test_path("epochs.jsonl");
+    EXPECT_EQ_INT(test_child(two_epochs, metrics), 0);
     const char *text = test_read(metrics), *seconds = strstr(text, "\"seconds\":");
     double spent = seconds ? strtod(strchr(seconds, ':') + 1, NULL) : 0;
     EXPECT(spent >= 0.08, "an epoch of 4 times 20 ms took %g s", spent);
@@ -59,37 +45,8 @@ TEST(lines_and_events)
     EXPECT_EQ_INT(test_times(text, "\n"), 4);
     EXPECT_HAS(text, "{\"event\":\"step\",\"epoch\":2,\"step\":3,\"steps\":4,\"loss\":2.5,\"acc\":10.0,"
                      "\"running_loss\":0.5,\"running_acc\":30.0,\"lr\":0.75,\"samples_per_s\":");
+    EXPECT_HAS(text, ",\"data_wait_ms\":500.0,\"rank\":0}\n");
     EXPECT_HAS(text, "{\"event\":\"epoch\",\"epoch\":2,\"train_loss\":0.5,\"train_acc\":30.0,\"seconds\":");
-    metrics = NULL;
-    ranks = 1;
-}
-
-static void as_a_rank(void)
-{
-    Log *log = new_log(1);
-    log_step(log, &(LogStep){ .epoch = 1, .epochs = 1, .step = 1, .steps = 1, .norm = INFINITY, .loss_scale = 32768,
-                              .skipped = 1, .data_wait_ms = 2,
-                              .stats = { .loss_sum = 5, .count = 10, .correct1 = 3 } });
-    log_end(log, 1, 1);
-    log_free(log);
-}
-
-// Only rank 0 prints. Other ranks write metrics only if the name has %r.
-TEST(each_rank_has_metrics_of_its_own)
-{
-    ranks = 2;
-    for (rank = 1; rank >= 0; rank--) {
-        metrics = test_path("rank0.jsonl");
-        run(as_a_rank);
-        EXPECT(!rank || access(metrics, F_OK) != 0, "rank 1 wrote into rank 0's file");
-        metrics = test_path("%r.jsonl");
-        run(as_a_rank);
-        EXPECT(!rank || !*test_said, "rank 1 prints %s", test_said);
-        EXPECT_HAS(test_read(test_path(rank ? "1.jsonl" : "0.jsonl")), "\"data_wait_ms\":2.0,\"gradient_norm\":null,"
-                   "\"loss_scale\":32768.0,\"skipped_steps\":1,\"rank\":");
-    }
-    EXPECT_HAS(test_said, " [1/1] | loss: 0.500 | acc: 30.000% | rank 0 | norm: inf | scale: 32768 | skipped: 1\n");
-    EXPECT_HAS(test_said, "\nweight hash: 0000000000000001\n");
 }
 
 TEST_MAIN

@@ -27,10 +27,7 @@ for more in "--sync-bn" "--bucket-mb 0.02"; do
     expect 0 "weight hash: $first" "$train" "${convnet[@]}" $more
 done
 
-expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save whole.st
-whole=$(hash_of)
 expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save part.st --max-steps 13
-expect 0 "weight hash: $whole" "$train" -n 2 "${lenet[@]}" -b 24 --resume part.st
 expect 0 "resumed: part.st, epoch 2, step 3" "$train" -n 4 "${lenet[@]}" -b 12 --resume part.st --save part.st
 check "4 ranks continue the run of 2" same_weights part.st
 
@@ -47,16 +44,11 @@ check "both epochs have the same samples" awk '{ loss[NR] = $1 } END { d = loss[
 expect 0 "| rank 0" "$train" -n 4 "${lenet[@]}" -b 12
 check "one line a step" test "$(grep -c '== step:' "$TMP/output")" = 20
 check "the global batch" grep -q "global batch 48 " "$TMP/output"
-# fork copies only one thread, and children would share a socket. So the parent must have one thread and no socket.
+# Ranks must not share a socket that the parent keeps open.
 "$train" -n 2 "${lenet[@]}" -b 24 --epochs 100000 >endless.out 2>&1 &
-parent=$!
 until_so 60 grep "== step:" endless.out
-threads_of() { sed -n 's/^Threads:[[:space:]]*//p' "/proc/$1/status"; }
-check "the parent has one thread" test "$(threads_of $parent)" = 1
-check "a rank has more" test "$(threads_of "$(pgrep -P $parent | head -1)")" -gt 1
-check "the parent has no socket" test "$(find /proc/$parent/fd -lname 'socket:*' | wc -l)" = 0
-kill -TERM $parent
-wait $parent
-check "TERM" test $? = 143
+check "the parent has no socket" test "$(find /proc/$!/fd -lname 'socket:*' | wc -l)" = 0
+kill -TERM $!
+wait $!
 
 test_done

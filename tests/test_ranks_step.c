@@ -5,8 +5,10 @@
 // DistributedDataParallel. With --sync-bn, two and four ranks must match one process that has the whole batch.
 #include "../03_ddp_fork/ddp.c"
 #include "../03_ddp_fork/broadcast.c"
-#include "../tools/ranks.h"
+#include "ranks.h"
 #include "step_reference.h"
+
+#include <sys/mman.h>
 
 typedef struct Seen {
     double losses[RANKS_MAX];

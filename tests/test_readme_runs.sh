@@ -15,7 +15,7 @@
 # shellcheck disable=SC2016  # code in single quotes
 . "$SRC/tests/test.sh"
 type -P perl >/dev/null || { echo "skipped: there is no perl"; exit 77; }
-for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DDP_TOKEN DDP_LISTEN DDP_SLURM_DIR DDP_EXERCISES \
+for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DDP_TOKEN DDP_LISTEN DDP_SLURM_DIR \
     DDP_EXERCISES_WORK OMP_NUM_THREADS "${!SLURM_@}"; do
     unset "$name"
 done
@@ -64,7 +64,7 @@ how()
     *": ./ddp why run.json"*) prints='' && like "$2" ;;
 
     *": ./ddp run" | *": ./ddp run --watch" | *": ./ddp why" | *": ./ddp plot" | \
-        *": ./ddp say" | *": tools/scaling_model fit") ;;     # only named on the page, not to be typed
+        *": ./ddp say" | *": tools/scaling_model.py fit") ;;     # only named on the page, not to be typed
     *) otherwise "$@" ;;
     esac
 }
@@ -191,8 +191,8 @@ like()
     local words=$1 lacks
     case $words in
     mpirun*) [ -n "$has_mpirun" ] || return ;;
-    tools/scaling_model*" -o "*) [ -n "$has_matplotlib" ] || return ;;
-    tools/scaling_model* | python3*) [ -n "$has_python3" ] || return ;;
+    tools/scaling_model.py*" -o "*) [ -n "$has_matplotlib" ] || return ;;
+    tools/scaling_model.py* | python3*) [ -n "$has_python3" ] || return ;;
     "./ddp plot "*) [ -n "$has_matplotlib" ] || [[ $words == *--text* || $words == *.json ]] || return ;;
     esac
     ran=$((ran + 1))

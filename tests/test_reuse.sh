@@ -69,8 +69,7 @@ if [ -f "$tree/libgpu_shim.so" ]; then
     done
 fi
 
-found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt" | grep -v NOTFOUND; }
-include=$(found NCCL_INCLUDE_DIR) nccl=$(found NCCL_LIBRARY) cudart=$(found CUDA_cudart_LIBRARY)
+include=$(cached NCCL_INCLUDE_DIR) nccl=$(cached NCCL_LIBRARY) cudart=$(cached CUDA_cudart_LIBRARY)
 if [ -f "$include/cuda_runtime_api.h" ] && [ "$nccl" ] && [ "$cudart" ]; then
     expect 0 "" mpicc "${strict[@]}" -isystem "$include" -o line_nccl line.c exchange_nccl.c "$nccl" "$cudart"
     expect 0 "" mpicc "${strict[@]}" -isystem "$include" -o perceptron_nccl perceptron/*.c "$nccl" "$cudart" -lm

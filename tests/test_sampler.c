@@ -1,8 +1,7 @@
 // test_sampler.c - each rank gets exactly the samples that torch's DistributedSampler gives it.
-#include "test.h"
+#include "step_reference.h"
 
 #include "../03_ddp_fork/sampler.c"
-#include "checkpoint/safetensors.h"
 
 // A row of "cases" in sampler.safetensors; tools/reference/make.py writes it.
 typedef struct Case {
@@ -39,16 +38,10 @@ static void case_compare(const Case *c, const int32_t *first, int shown)
 
 TEST(every_id_is_torchs)
 {
-    char path[4096];
-    const char *source = getenv("SRC");
-    snprintf(path, sizeof path, "%s/tests/reference/sampler.safetensors", source ? source : ".");
-    StFile file;
-    Error err;
-    if (!st_open(&file, path, &err))
-        FAIL_ERROR(&err);
+    StFile file = file_open("sampler.safetensors");
     const StTensor *cases = st_find(&file, "cases"), *first = st_find(&file, "first");
     CHECK(cases && first && cases->shape[1] * 8 == sizeof(Case), "make the references again",
-          "%s: unknown format", path);
+          "sampler.safetensors: unknown format");
     for (int64_t i = 0; i < cases->shape[0]; i++)
         case_compare((const Case *)cases->data + i,
                      (const int32_t *)first->data + i * first->shape[1], (int)first->shape[1]);

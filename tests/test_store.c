@@ -316,20 +316,6 @@ TEST(a_death_is_named_before_others_end)
     EXPECT(test_times(said, wanted) == 1, "not once \"%s\": %s", wanted, said);
 }
 
-TEST(ranks_leave_a_rank_0_that_is_stopped)
-{
-    stage(2, 2);
-    enter(as(0), step);
-    enter(as(1), step);
-    close_port();
-    await(&seen->there, 2);
-    kill(actors[0].pid, SIGSTOP);
-    ends(1, EXIT_REPORTED);
-    EXPECT_HAS(said, " is lost: no answer\nhint: ");
-    kill(actors[0].pid, SIGKILL);
-    ends(0, 1000 + SIGKILL);
-}
-
 // --- running the tests -----------------------------------------------------------------------------------------------
 
 // They mostly wait, so they run in parallel, one process each.

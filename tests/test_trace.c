@@ -89,16 +89,4 @@ TEST(processes_and_threads_write_one_file)
     }
 }
 
-TEST(calls_and_sections)
-{
-    trace_begin("epoch");                           // not yet open
-    EXPECT_EQ_STR(trace_section(), "epoch");
-    trace_end();
-    trace_open(test_path("calls.json"));
-    trace_begin_call("all_reduce", "gradients #3");
-    trace_end();
-    EXPECT_HAS(test_read(test_path("calls.json")), ",\"name\":\"all_reduce\",\"args\":{\"call\":\"gradients #3\"}},\n");
-    EXPECT_EQ_STR(trace_section(), "");
-}
-
 TEST_MAIN

@@ -9,9 +9,6 @@ train=$BUILD/04_ddp_launcher/train
 tiny=(--arch lenet --data synthetic --train-samples 16 --test-samples 8 -b 4 --epochs 1 --threads 1 --max-steps 1)
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT OMPI_COMM_WORLD_RANK PMIX_RANK DDP_TOKEN
 
-# A port below those that the system assigns.
-port=$((10000 + $$ % 20000))
-
 with()
 {
     local environment=$1
@@ -42,9 +39,8 @@ wrong() # wrong TEXT "NAME=VALUE ..." OPTION...
     expect 2 "$text" with "$@"
     check "nothing was done: $text" not grep -q parameters "$TMP/output"
 }
-two="WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port"
 wrong "only one of RANK" "RANK=1"
-wrong "the rank is 2, but the world size is 2" "$two RANK=2"
+wrong "the rank is 2, but the world size is 2" "RANK=2 WORLD_SIZE=2"
 wrong "but no MASTER_ADDR (--master-addr) is given" "RANK=0 WORLD_SIZE=2 MASTER_PORT=$port"
 
 for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; do
@@ -54,14 +50,14 @@ done
 expect 0 "$one alone ==" with "SLURM_STEP_NUM_TASKS=1 PMI_SIZE=1"
 
 # both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: runs two ranks, and prints their statuses and outputs.
-# It sets RANK, WORLD_SIZE and the address. of_0, of_1: more options for rank 0, for rank 1, in the next call. $other:
-# the program of rank 1, if it is not that of rank 0.
+# of_0, of_1: more options for rank 0, for rank 1, in the next call. $other: the program of rank 1, if it is not that of
+# rank 0.
 other='' of_0=() of_1=()
 both()
 {
-    local meet="WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port" status
-    with "RANK=0 $meet $1" --timeout 20 "${@:3}" "${of_0[@]}" >first 2>&1 &
-    train=${other:-$train} with "RANK=1 $meet $2" --timeout 20 "${@:3}" "${of_1[@]}" >second 2>&1
+    local status
+    by_hand 0 2 with "$1" --timeout 20 "${@:3}" "${of_0[@]}" >first 2>&1 &
+    train=${other:-$train} by_hand 1 2 with "$2" --timeout 20 "${@:3}" "${of_1[@]}" >second 2>&1
     status=$?
     wait $!
     echo "statuses $? $status"

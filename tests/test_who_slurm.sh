@@ -9,7 +9,6 @@ tiny=(--arch lenet --data synthetic --train-samples 16 --test-samples 8 -b 4 --e
 for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR OMPI_COMM_WORLD_RANK PMIX_RANK DDP_TOKEN "${!SLURM_@}"; do
     unset "$name"
 done
-here=$(hostname)
 
 # A job number that no other test uses: ranks of two tests with one job number could connect to each other.
 job=$((1000 + $$))
@@ -42,10 +41,6 @@ both()
 loopback=(--master-addr 127.0.0.1)
 
 expect 0 "statuses 0 0" both "" "" "${loopback[@]}"
-check "rank 0 prints both ranks, in order" diff <(sed -n 's/, pid [0-9]*$//p' first) <(printf '%s\n' \
-    "[init] == local rank: 0, global rank: 0 of 2: Slurm == host $here" \
-    "[init] == local rank: 0, global rank: 1 of 2: Slurm == host $here")
-check "rank 1 prints none" not grep -q init second
 
 all_of=(SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_NODELIST=x SLURM_GTIDS=3)
 expect 0 "0 of 1: environment ==" alone "${all_of[@]}" RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}"
@@ -66,8 +61,6 @@ a[12.invalid a12.invalid
 END
 
 note=(--rendezvous "file:$TMP/note" "${loopback[@]}")
-expect 0 "statuses 0 0" both "" "" "${note[@]}"
-check "the file is removed" not compgen -G "note*"
 printf 'ddp.c rendezvous\nddp 99.0, restart 0\n0123\n127.0.0.1 9\n' >note
 expect 1 "$TMP/note belongs to the run 'ddp 99.0, restart 0', but this is the run 'ddp $job.0, restart 0'" \
     task 1 0 "" "${note[@]}" --timeout 0.5

@@ -3,7 +3,7 @@
 # The kernels' PTX: where rows allow it, loops over cells and columns load 16 bytes at a time. No kernel has variables
 # in local memory, which is as slow as global memory.
 . "$SRC/tests/test.sh"
-nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[A-Z]*=//p' "${BUILD%/*}/CMakeCache.txt")
+nvcc=$(cached CMAKE_CUDA_COMPILER)
 [ -x "$nvcc" ] || { echo "skipped: no CUDA compiler"; exit 77; }
 
 for file in "${BUILD%/*}"/ops/*.cu "$SRC"/common/cuda/kernels_*.cu; do

@@ -130,7 +130,7 @@ def prepare_gpt(args):
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference"))
     from gpt import GPT, loss_of        # here, because no other measurement needs its imports
 
-    model = GPT(*map(int, args.arch.split("x")), args.size, 65).init().to(args.device)
+    model = GPT(*map(int, args.arch.split("x")), args.size, 65).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
     tokens, labels = (torch.randint(65, (args.batch, args.size), device=args.device) for _ in range(2))
     run = (torch.compile(model, mode="reduce-overhead") if args.mode == "graph"

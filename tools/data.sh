@@ -184,13 +184,9 @@ finish()
 set='' from='' as_folder='' scale=0
 while [ $# -gt 0 ]; do
     case $1 in
-    --from | --from=*)
-        [[ $1 != --from ]] || { set -- "$1=${2:-}" "${@:3}"; }
-        from=${1#--from=}
-        [ -n "$from" ] || die_usage "data: --from needs a file or a folder"
-        [[ $from != -* ]] || from=./$from ;;
-    --as-folder | --scale) [ $# -gt 1 ] || die_usage "data: $1 needs a value"
-        if [ "$1" = --scale ]; then scale=$2; else as_folder=$2; fi
+    --from | --as-folder | --scale)
+        [ -n "${2:-}" ] || die_usage "data: $1 needs a value"
+        case $1 in --from) from=$2 ;; --as-folder) as_folder=$2 ;; *) scale=$2 ;; esac
         shift ;;
     -*) die_usage "data: unknown option $1" ;;
     *) [ -z "$set" ] || die_usage "data: give only one data set: $set or $1"; set=$1 ;;

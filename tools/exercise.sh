@@ -7,7 +7,7 @@
 # The learner's files are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/, and what a check
 # compiles and writes in .build/ID/.
 #
-# DDP_BUILD: the build to link with (build/). DDP_EXERCISES and DDP_EXERCISES_WORK replace the two folders.
+# DDP_BUILD: the build to link with (build/). DDP_EXERCISES_WORK replaces exercises-work/.
 #
 # shellcheck disable=SC2128,SC2178  # step_command's `command` is an array
 set -euo pipefail
@@ -15,7 +15,7 @@ self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}
 # shellcheck source=tools/shell.sh
 . "$root/tools/shell.sh"
-exercises=${DDP_EXERCISES:-$root/exercises}
+exercises=$root/exercises
 work=$(readlink -m "${DDP_EXERCISES_WORK:-$root/exercises-work}")
 build=$(readlink -m "${DDP_BUILD:-$root/build}")
 plans=$root/docs/workshop/plan.txt
@@ -195,7 +195,7 @@ in_chosen_plan() { [ "$(chosen_plan)" != two ] || in_plan day; in_plan "$(chosen
 
 cmd_plan() # [NAME]
 {
-    local solved count minutes day days next
+    local solved count minutes day days
     if [ -n "${1:-}" ]; then
         mkdir -p "$work/.state"
         echo "$1" >"$work/.state/plan"
@@ -208,8 +208,7 @@ cmd_plan() # [NAME]
         echo "$solved of $count solved; $minutes minutes"
     done
     exercise=
-    next=$(next_exercise)
-    [ -z "$next" ] || say_next "$next"
+    say_next
 }
 
 cmd_start()
@@ -275,7 +274,8 @@ check()
         printf '%ssolved%s: %s\n\n' "$green" "$plain" "$id"
         section "$exercise" Solved
         printf '\n./ddp exercise answer %s answers the question.\n\n' "$id"
-        say_progress
+        echo "$(find "$work/.state" -name solved | wc -l) of $(list_exercises | wc -l) solved"
+        say_next
         ;;
     1 | 124 | 137)
         result=$(head -1 "$work/.build/$id/wrong" 2>/dev/null || echo "the check did not finish within $limit s")
@@ -302,18 +302,11 @@ next_exercise()
         is_solved "$folder" || { echo "$folder"; return; }
     done < <(in_chosen_plan | sed "1,\\|^$exercise\$|d"; in_chosen_plan; in_plan day; in_plan two; list_exercises)
 }
-say_next() { echo "next: ./ddp exercise start $(id_of "$1")      $(title_of "$1")"; }
-
-say_progress()
+say_next()
 {
-    local folder next solved=0 count=0
-    while read -r folder; do
-        count=$((count + 1))
-        ! is_solved "$folder" || solved=$((solved + 1))
-    done < <(list_exercises)
-    echo "$solved of $count solved"
+    local next
     next=$(next_exercise)
-    [ -z "$next" ] || say_next "$next"
+    [ -z "$next" ] || echo "next: ./ddp exercise start $(id_of "$next")      $(title_of "$next")"
 }
 
 cmd_check()

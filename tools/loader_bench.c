@@ -12,15 +12,13 @@ int main(int argc, char **argv)
     Data data;
     Error error;
     int rows = 64;
-    int64_t seed = 0;
     Args args = { .summary = "Measures how fast batches are made." };
     DataConfig config;
     data_options(&args, &config);
     args_add(&args, ARGS_ROWS(
-        { "batch-size", 'b', ARG_INT, &rows, "N", "samples per batch", 1, 65536 },
-        { "seed", 0, ARG_INT64, &seed, "N", "seed of crops and flips", 0, 1e15 }));
+        { "batch-size", 'b', ARG_INT, &rows, "N", "samples per batch", 1, 65536 }));
     args_parse(&args, argc, argv);
-    if (!data_open(&data, &config, seed, &error))
+    if (!data_open(&data, &config, 0, &error))
         FAIL_ERROR(&error);
 
     const Dataset *set = &data.train;

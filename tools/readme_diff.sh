@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # readme_diff.sh [--check] [ROOT] - copies sources into pages. In any page, a file stands between `<!-- quote: PATH -->`
 # and `<!-- quote end -->`. `<!-- quote: PATH /FROM/ /TO/ -->` quotes only the lines from the first match of FROM to the
-# next match of TO, which may be in the same line. More pairs quote more of the file. With two paths, the lines are
-# those that change from the first file to the second.
+# next match of TO, which may be in the same line. More pairs quote more of the file.
 # The README.md of each step except the first also has a list of the step's files between two markers. Below a heading
 # that ends with the name of a changed file, `<!-- hunk: N -->` is followed by hunk N of the file's diff. The hunks may
 # have any order, but each is shown once.
@@ -38,29 +37,19 @@ list_files()
 # quote_lines PAGE: prints the page with the lines of a file after each `quote` marker.
 quote_lines()
 {
-    local a b
-    while read -r a b; do
-        unified_diff "$a" "$b" | sed -n '1,2d; /^[-+]/p' >"$work/${a//\//,} ${b//\//,}"
-    done < <(sed -nE 's/^<!-- quote: ([^ ]+) ([^ \/][^ ]*) .*/\1 \2/p' "$1")
-    awk -v work="$work" '
+    awk '
         function fail(why) {
             print FILENAME ": " why >"/dev/stderr"
             failed = 1
             exit 1
         }
-        function quote(what,    path, source, count, part, at, inside, line, more) {
+        function quote(what,    path, count, part, at, inside, line, more) {
             path = what
             sub(/ \/.*/, "", path)
             count = split(substr(what, length(path) + 2), part, "/")    # "", FROM, " ", TO, " ", FROM, ...
-            print "```" (path ~ / / ? "diff" : path ~ /\.py$/ ? "python" : path ~ /\.cc$/ ? "cpp" : \
-                path ~ /\.(c|h|cu|cuh)$/ ? "c" : "")
-            source = path
-            if (path ~ / /) {
-                gsub("/", ",", source)
-                source = work "/" source
-            }
+            print "```" (path ~ /\.py$/ ? "python" : path ~ /\.cc$/ ? "cpp" : path ~ /\.(c|h|cu|cuh)$/ ? "c" : "")
             at = 2
-            while ((more = (getline line <source)) > 0) {
+            while ((more = (getline line <path)) > 0) {
                 if (at < count && !inside && line ~ part[at]) {
                     inside = 1
                     if (at > 2)
@@ -73,7 +62,7 @@ quote_lines()
                     at += 4
                 }
             }
-            close(source)
+            close(path)
             if (more < 0)
                 fail("cannot read " path)
             if (count > 0 && at != count + 1)

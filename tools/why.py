@@ -5,10 +5,7 @@ RUN.json: the run's --trace file, or one of each rank. RUN.jsonl: its --metrics 
 times are medians over the steps of the run's second half. Predictions use the model of docs/scaling.md with this run's
 own numbers.
 """
-import importlib.machinery
-import importlib.util
 import math
-import os
 import re
 import signal
 import statistics
@@ -16,22 +13,16 @@ import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from plot import FILE_ERRORS, end_with, read_events, view_of, draw_curves, write_page
+import scaling_model
+from plot import FILE_ERRORS, draw_curves, end_with, read_events, view_of
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
 COMPUTE = r"forward|loss|backward|optimizer|cast|unscale|clip"
 EXCHANGE = r"all_|wait for gradients|slow network|compare|broadcast"
 # name: (ranks (0: as many as this run), latency in us, GB/s that each rank sends), for the model of docs/scaling.md
 NETWORKS = {"1 Gbit/s": (0, 50, 0.118), "25 Gbit/s": (8, 14, 2.9), "NVLink": (8, 3.4, 370)}
 
-
-def load_model():
-    loader = importlib.machinery.SourceFileLoader("scaling_model", f"{HERE}/scaling_model")
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("scaling_model", loader))
-    loader.exec_module(module)
-    module.FIRST_BUCKET = math.inf      # ddp.c has no smaller first bucket
-    return module
+scaling_model.FIRST_BUCKET = math.inf   # ddp.c has no smaller first bucket
 
 
 def kind_of(span):
@@ -114,15 +105,12 @@ def read_run(paths):
     """-> {rank: its lanes}, the options and facts of the metrics' first line"""
     ranks, config = defaultdict(dict), {}
     for path in paths:
-        view = view_of(path)[1]
-        if view is draw_curves:
+        if view_of(path)[1] is draw_curves:
             events = list(read_events(path))
             config = config or next((e for e in events if e.get("event") == "config"), {})
-        elif view is write_page:
+        else:
             for lane, spans in read_timeline(path).items():
                 ranks[lane[0]][lane] = spans
-        else:
-            raise ValueError(f"{path} is neither a timeline (--trace) nor metrics")
     if not ranks:
         raise ValueError("there is no timeline among these files; make one with --trace RUN.json")
     return dict(sorted(ranks.items())), config
@@ -240,10 +228,10 @@ class Prediction:
     stays; where it waited less, all waits are shorter by the same factor."""
 
     def __init__(self, run):
-        self.run, self.model = run, load_model()
+        self.run = run
         times = {(run.size, size): 1e3 * ms for size, ms in run.messages.items()}
         try:
-            self.latency, self.bandwidth = self.model.fit(times)        # us, bytes per us
+            self.latency, self.bandwidth = scaling_model.fit(times)        # us, bytes per us
             self.latency = max(0.0, self.latency)
             self.one_size = False
         except ValueError:                                              # fewer than two sizes, or only noise
@@ -259,11 +247,11 @@ class Prediction:
         run = self.run
         gradients, compute = run.gradients / shrink, batch * run.ms["compute"] * 1e-3
         bucket = changed.get("bucket_mb", run.bucket)
-        o = self.model.parse_model([
+        o = scaling_model.parse_model([
             "--step-ms", "1", "--gradient-bytes", "1", "--backward", f"{run.backward}", 
             "--bucket-mb", f"{bucket / shrink}", "--algorithm", "ring",
             "--latency-us", f"{latency}", "--bandwidth-GBps", f"{bandwidth}", "--call-us", "0"])
-        return 1e3 * self.model.exposed(o, ranks or run.size, compute, gradients)
+        return 1e3 * scaling_model.exposed(o, ranks or run.size, compute, gradients)
 
     def step(self, batch=1, network=None, **changed):
         """ms of a step, and the share of it that computes"""

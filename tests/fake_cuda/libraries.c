@@ -222,61 +222,46 @@ typedef struct Convolution {
     size_t workspace_bytes;
 } Convolution;
 
-// The window of output pixel (n, p, q), with zeros for padding: copies it from x or (back) adds it to x.
-static void move_window(const Convolution *c, float *x, float *window, int64_t n, int64_t p, int64_t q, bool back)
+// One number of y, and `count` numbers of x that it is made from, with their weights.
+static void multiply(Pass pass, float *x, float *w, float *y, int64_t count)
 {
-    int64_t columns = c->w.dims[3], channels = c->x.dims[1], height = c->x.dims[2], width = c->x.dims[3];
-    for (int64_t tap = 0; tap < c->w.dims[2] * columns; tap++, window += channels) {
-        int64_t i = p * c->stride[0] - c->pad[0] + tap / columns, j = q * c->stride[1] - c->pad[1] + tap % columns;
-        bool inside = i >= 0 && i < height && j >= 0 && j < width;
-        float *pixel = inside ? x + ((n * height + i) * width + j) * channels : NULL;
-        for (int64_t k = 0; k < channels; k++)
-            if (!back)
-                window[k] = pixel ? pixel[k] : 0;
-            else if (pixel)
-                pixel[k] += window[k];
+    float value = *y;
+    switch (pass) {
+    case FORWARD:
+        for (int64_t i = 0; i < count; i++)
+            value += x[i] * w[i];
+        *y = value;
+        break;
+    case DATA:
+        for (int64_t i = 0; i < count; i++)
+            x[i] += value * w[i];
+        break;
+    case WEIGHTS:
+        for (int64_t i = 0; i < count; i++)
+            w[i] += value * x[i];
     }
 }
 
-// One output pixel: y has a number for each of its channels, and w a kernel for each.
-static void multiply(Pass pass, float *window, float *w, float *y, int64_t size, int64_t kernels)
-{
-    for (int64_t k = 0; k < kernels; k++, w += size) {
-        float sum = 0;
-        switch (pass) {
-        case FORWARD:
-            for (int64_t i = 0; i < size; i++)
-                sum += window[i] * w[i];
-            y[k] = sum;
-            break;
-        case DATA:
-            for (int64_t i = 0; i < size; i++)
-                window[i] += y[k] * w[i];
-            break;
-        case WEIGHTS:
-            for (int64_t i = 0; i < size; i++)
-                w[i] += y[k] * window[i];
-        }
-    }
-}
-
+// Leaves out padding. Within a row, the pixels are adjacent in x, and the weights in w.
 static void run_convolution(void *arg)
 {
     const Convolution *c = arg;
-    int64_t kernels = c->y.dims[1], size = c->w.dims[1] * c->w.dims[2] * c->w.dims[3];
+    int64_t kernels = c->w.dims[0], channels = c->w.dims[1], rows = c->w.dims[2], columns = c->w.dims[3];
+    int64_t height = c->x.dims[2], width = c->x.dims[3];
     fake_need(c->workspace, c->workspace_bytes, "a convolution's workspace");
     float *x = tensor_array(&c->x, c->pass == DATA), *w = tensor_array(&c->w, c->pass == WEIGHTS);
-    float *y = tensor_array(&c->y, c->pass == FORWARD), *to = y, *window = malloc((size_t)size * sizeof *window);
+    float *y = tensor_array(&c->y, c->pass == FORWARD), *to = y;
     for (int64_t n = 0; n < c->y.dims[0]; n++)
         for (int64_t p = 0; p < c->y.dims[2]; p++)
             for (int64_t q = 0; q < c->y.dims[3]; q++, to += kernels) {
-                if (c->pass == DATA)
-                    memset(window, 0, (size_t)size * sizeof *window);
-                else
-                    move_window(c, x, window, n, p, q, false);
-                multiply(c->pass, window, w, to, size, kernels);
-                if (c->pass == DATA)
-                    move_window(c, x, window, n, p, q, true);
+                int64_t top = p * c->stride[0] - c->pad[0], left = q * c->stride[1] - c->pad[1];
+                int64_t first = left < 0 ? -left : 0, end = left + columns > width ? width - left : columns;
+                for (int64_t r = 0; r < rows; r++)
+                    if (top + r >= 0 && top + r < height)
+                        for (int64_t k = 0; k < kernels; k++)
+                            multiply(c->pass, x + ((n * height + top + r) * width + left + first) * channels,
+                                     w + ((k * rows + r) * columns + first) * channels, &to[k],
+                                     (end - first) * channels);
             }
     if (c->pass == FORWARD)
         tensor_copy(&c->y, y, true);
@@ -284,7 +269,6 @@ static void run_convolution(void *arg)
         tensor_copy(&c->x, x, true);
     else
         tensor_copy(&c->w, w, true);
-    free(window);
     free(x);
     free(w);
     free(y);

@@ -60,15 +60,6 @@ class GPT(nn.Module):
             x = block(x)
         return self.lm_head(t["ln_f"](x))
 
-    def init(self):
-        """As minGPT initialises it."""
-        for name, p in self.named_parameters():
-            if p.dim() > 1:
-                nn.init.normal_(p, 0, 0.02 / (math.sqrt(2 * self.sizes["layers"]) if "c_proj" in name else 1))
-            else:
-                nn.init.zeros_(p) if name.endswith("bias") else nn.init.ones_(p)
-        return self
-
 
 def loss_of(model, tokens, labels):
     logits = model(tokens).to(model.lm_head.weight.dtype)

@@ -49,14 +49,16 @@ def make_resnet(folder, arch, side, rows, limit, seeds, ranks=1):
 
 def make_lenet(folder):
     images, labels = ref.load_fashion()
-    ids = ref.epoch_order(len(images), SEED, 0)[:LENET_STEPS * LENET_ROWS].numpy()
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED))
+    ids = order[:LENET_STEPS * LENET_ROWS].numpy()
     images, labels = images[ids], labels[ids].astype(np.int64)
     torch.manual_seed(SEED)
     model = ref.make_model("lenet", channels=1)
     start = {name: t.numpy().copy() for name, t in model.state_dict().items()}
     ref.write_file(f"{folder}/lenet.state.safetensors", start, {"format": "pt"})
     optimizer, losses = ref.make_optimizer(model), []
-    batches = ref.normalise(ref.pad_images(images, 32), "fashion-mnist").split(LENET_ROWS)
+    padded = np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2)))       # to 32x32, as our programs do for lenet
+    batches = ref.normalise(padded, ref.STATISTICS["fashion-mnist"]).split(LENET_ROWS)
     for batch, target in zip(batches, torch.from_numpy(labels).split(LENET_ROWS)):
         losses.append(ref.train_step(model, optimizer, batch, target))
     mean, std = (np.array(v, np.float32) for v in ref.STATISTICS["fashion-mnist"])
@@ -126,7 +128,7 @@ def make_amp(folder):
         step = os.path.basename(path).removesuffix(".step.safetensors")
         found |= ref.autocast_far(step, *ref.load_step(path))
         print(step, flush=True)
-    ref.save_amp(f"{folder}/amp.safetensors", found)
+    ref.write_file(f"{folder}/amp.safetensors", found, {"f16.scale": ref.AUTOCAST["f16"][1]})
 
 
 EVAL = {        # training options; mean and deviation
@@ -169,7 +171,7 @@ def make_eval(folder):
             images, labels = test_images(build, scratch, data, options)
         model = ref.make_model("convnet", 3, 10, images.shape[-1]).eval()
         model.load_state_dict({key: torch.from_numpy(value) for key, value in tensors.items()})
-        images = ref.normalise_by(images, statistics)
+        images = ref.normalise(images, statistics)
         judged = ref.judge(model, images, labels)
         exact = ref.judge(model.double(), images.double(), labels)
         # If rounding decided a prediction, PyTorch on a different computer could predict differently.

@@ -28,7 +28,6 @@ value is that close.
 """
 import copy
 import gzip
-import os
 import tempfile
 
 import numpy as np
@@ -87,11 +86,7 @@ def make_model(arch, channels=3, classes=10, side=28):
         return LeNet(channels, classes)
     if arch == "convnet":
         return ConvNet(channels, classes, side)
-    model = getattr(torchvision.models, arch)(num_classes=classes)
-    if channels != 3:
-        model.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-    return model
+    return getattr(torchvision.models, arch)(num_classes=classes)
 
 
 def make_optimizer(model):
@@ -136,35 +131,17 @@ def read_idx(path):
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
 
 
-def load_fashion(folder=FASHION, train=True):
-    """Images (n, 1, 28, 28) and labels, both bytes."""
-    part = "train" if train else "t10k"
-    images = read_idx(f"{folder}/{part}-images-idx3-ubyte.gz")
-    labels = read_idx(f"{folder}/{part}-labels-idx1-ubyte.gz")
+def load_fashion():
+    """The training images (n, 1, 28, 28) and labels, both bytes."""
+    images = read_idx(f"{FASHION}/train-images-idx3-ubyte.gz")
+    labels = read_idx(f"{FASHION}/train-labels-idx1-ubyte.gz")
     return images[:, None], labels
 
 
-def pad_images(images, side):
-    """Centres images in a black square, as our programs do for lenet and the ResNets."""
-    grow = side - images.shape[-1]
-    if grow <= 0:
-        return images
-    before, after = grow // 2, grow - grow // 2
-    return np.pad(images, ((0, 0), (0, 0), (before, after), (before, after)))
-
-
-def normalise(images, name):
+def normalise(images, statistics):
     """Bytes -> float32, as evaluation sees them."""
-    return normalise_by(images, STATISTICS[name])
-
-
-def normalise_by(images, statistics):
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in statistics)
     return (torch.from_numpy(np.ascontiguousarray(images)).float() / 255 - mean) / std
-
-
-def epoch_order(count, seed, epoch):
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
 
 
 # --- numbers that tests/step_reference.h makes too, bit for bit --------------------------------------
@@ -373,7 +350,6 @@ def save_judged(path, judged, margins):
             print("predictions", digits[i:i + 100], file=file)
         for i in margin.argsort()[:margins].tolist():
             print("margin", i, f"{margin[i].item():.3g}", file=file)
-    os.chmod(path, 0o644)
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -406,10 +382,6 @@ def save_step(path, model, steps, shape, metadata, limit):
     write_file(path, tensors, metadata | sizes)
 
 
-def save_amp(path, found):
-    write_file(path, found, {"f16.scale": AUTOCAST["f16"][1]})
-
-
 def load_step(path):
     """-> model, momentum, images, labels of a step's file."""
     with safe_open(path, "np") as file:
@@ -422,4 +394,3 @@ def load_step(path):
 
 def write_file(path, tensors, metadata):
     save_file(tensors, path, metadata={k: str(v) for k, v in metadata.items()})
-    os.chmod(path, 0o644)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Predicts the efficiency of data-parallel training on N GPUs.
 
-    scaling_model [OPTIONS]          a table for 1 to 4096 GPUs, and with -o FILE.svg a picture
-    scaling_model fit FILE.csv       latency and bandwidth from measured all-reduces
-    scaling_model check              compares the model with published efficiencies
+    scaling_model.py [OPTIONS]          a table for 1 to 4096 GPUs, and with -o FILE.svg a picture
+    scaling_model.py fit FILE.csv       latency and bandwidth from measured all-reduces
+    scaling_model.py check              compares the model with published efficiencies
 
 docs/scaling.md explains the model. FILE.csv has the columns ranks, bytes and us, from comm_bench. A picture
 needs matplotlib (python3-matplotlib).
@@ -125,7 +125,7 @@ def counts(text):
 
 
 def parse_model(words):
-    parser = argparse.ArgumentParser(prog="scaling_model", allow_abbrev=False, description=__doc__,
+    parser = argparse.ArgumentParser(prog="scaling_model.py", allow_abbrev=False, description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--net", choices=NETS, help="network (default: both)")
@@ -247,7 +247,7 @@ def print_fit(times):
 
 
 def cmd_fit(words):
-    parser = argparse.ArgumentParser(prog="scaling_model fit", description="latency and bandwidth of a ring")
+    parser = argparse.ArgumentParser(prog="scaling_model.py fit", description="latency and bandwidth of a ring")
     parser.add_argument("file")
     times = read_csv(parser.parse_args(words).file)
     ranks = sorted({ranks for ranks, _ in times})
@@ -320,7 +320,7 @@ def main():
                 write_picture(o)
             print_table(o)
     except (OSError, KeyError, ValueError) as error:
-        sys.exit(f"scaling_model: {error}")
+        sys.exit(f"scaling_model.py: {error}")
 
 
 if __name__ == "__main__":
