@@ -14,7 +14,7 @@ typedef struct AmpConfig {
 // Sets the defaults and adds the options.
 void amp_options(Args *args, AmpConfig *config);
 
-// The type in which the model computes on this device.
+// Returns the type in which the model computes on this device.
 Type amp_type(const AmpConfig *config, const Device *device);
 
 typedef struct Amp {

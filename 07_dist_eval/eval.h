@@ -35,5 +35,5 @@ Stats eval_end(Eval *eval, Stats *mine);
 // On rank 0, prints or writes what --show-naive, --per-class and --predictions ask for.
 void eval_print(Eval *eval, Log *log);
 
-// The sum of all ranks' training statistics. Waits for the other ranks.
+// Returns the sum of all ranks' training statistics. Waits for the other ranks.
 Stats eval_sum(Eval *eval, Stats mine);

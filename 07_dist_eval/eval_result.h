@@ -27,7 +27,7 @@ void result_init(Result *result, const Data *data, bool verdicts);
 void result_free(Result *result);
 // Sets the counts to those of these verdicts. Padding, with a negative label, does not count.
 void result_count(Result *result, const Verdict *verdicts, size_t count);
-// The sums of the counts over all classes.
+// Returns the sums of the counts over all classes.
 Stats result_stats(const Result *result);
 // Logs a line for each class and writes the file of predictions, if the options ask for them. The
 // file appears complete or not at all. Fails if it cannot be written.

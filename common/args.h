@@ -77,10 +77,10 @@ bool args_given(const Args *args, const char *option);
 // Does the option have one of these values ("a|b")?
 bool args_is(const Args *args, const char *option, const char *values);
 
-// One line "--name value" for each option that must be the same in all processes of a run (not
-// `local`). The caller frees the text.
+// Returns one line "--name value" for each option that must be the same in all processes of a run
+// (not `local`). The caller frees the text.
 char *args_shared(const Args *args);
 
-// All options as a JSON object: {"epochs":5,"batch_size":256}. The caller frees it with
+// Returns all options as a JSON object, {"epochs":5,"batch_size":256}, which the caller frees with
 // json_decref.
 struct json_t *args_json(const Args *args);

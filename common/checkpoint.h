@@ -20,7 +20,7 @@ typedef struct CheckpointConfig {
     bool evaluate;
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
-// The file to resume from, or NULL. For --resume auto: the file of --save, if it exists.
+// Returns the file to resume from, or NULL. For --resume auto: the file of --save, if it exists.
 const char *checkpoint_find(const CheckpointConfig *config);
 
 typedef struct TrainState {

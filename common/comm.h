@@ -37,8 +37,8 @@ void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
 
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
-// The sum, over this rank's calls so far, of `count` times the size of a value in bytes. The
-// network's traffic differs by a factor that depends on the algorithm. The calls in a recorded step
+// Returns the sum, over this rank's calls so far, of `count` times the bytes of a value. Traffic on
+// the network differs by a factor that depends on the algorithm. The calls in a recorded step
 // count when the step is recorded, not when it is replayed.
 uint64_t comm_bytes(const Comm *comm);
 

@@ -54,8 +54,8 @@ typedef struct Data {
 // Finds or makes the data set, checks it, and keeps as many samples as `config` asks for.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
-// A hash > 0 of the data's checksum, the number of training samples and `shuffle`. A run can resume
-// in mid-epoch only if this hash equals the checkpoint's.
+// Returns a hash > 0 of the data's checksum, number of training samples and `shuffle`. A run can
+// resume in mid-epoch only if this hash equals the checkpoint's.
 int64_t data_order(const Data *data, bool shuffle);
 // Returns the name of a class, without commas or double quotes: "airplane". NULL if the set has no
 // names (CIFAR-100, synthetic, a text).
@@ -79,7 +79,7 @@ typedef struct Batch {
     int slot;               // index of the batch's buffer: `index` modulo LOADER_SLOTS
 } Batch;
 
-// Rows [begin, begin + rows) of a batch. shape: the shape of the batch's inputs.
+// Returns rows [begin, begin + rows) of a batch. shape: the shape of the batch's inputs.
 static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int rows)
 {
     Batch part = *batch;

@@ -46,15 +46,15 @@ typedef struct Array {
     size_t count;
     const char *name;       // in a checkpoint, the names of the array's tensors begin with `name`
 } Array;
-// Host memory that a device can copy from directly (pinned under CUDA). Not zeroed.
+// Allocates host memory from which a device can copy directly (pinned under CUDA), not zeroed.
 void *host_alloc(size_t bytes);
 void host_free(void *memory);
 
 // The device owns its compute stream; the caller owns the streams that it makes.
 Stream *device_stream(Device *device);
 Stream *stream_new(Device *device, const char *name);
-// A stream that works in parallel with the caller: on the CPU in its own thread, which has this
-// name in the timeline; under CUDA like any other stream.
+// Makes a stream that works in parallel with the caller: on the CPU in its own thread, which has
+// this name in the timeline; under CUDA like any other stream.
 Stream *stream_new_beside(Device *device, const char *name);
 // Finishes the stream's work, then frees the stream. Afterwards nothing may wait for an event
 // recorded on the stream.

@@ -14,10 +14,10 @@ Machine machine_here(void);
 bool machine_is_same(const Machine *a, const Machine *b);
 bool machine_shares_cores(const Machine *a, const Machine *b);  // same machine and a common core?
 
-// The number of GPUs that programs may use, according to CUDA_VISIBLE_DEVICES or, if that is not
-// set, to nvidia-smi. Does not start CUDA, which would take longer.
+// Returns the number of GPUs that programs may use, according to CUDA_VISIBLE_DEVICES or, if that
+// is not set, to nvidia-smi. Does not start CUDA, which would take longer.
 int machine_gpus_listed(void);
 
-// How this program was built, in two lines: the kind of processor; the revision, the compiler and
-// DDP_MARCH (if native, also the CPU on which it was built).
+// Returns two lines about this program's build: the kind of processor; the revision, the compiler
+// and DDP_MARCH (if native, also the CPU on which the program was built).
 const char *machine_program(void);

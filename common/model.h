@@ -1,7 +1,7 @@
 // model.h - a network: its layers, and one arena each for parameters, gradients and buffers.
 //
 // Parameters are in the arena in the order in which backward finishes their gradients: last layer
-// first. So the gradients that are ready are always one range, (offset, count). Weights that only
+// first. So the gradients that are ready always form one range, (offset, count). Weights that only
 // ever multiply padding come after all others. Their gradients are zero, and are not stored. At
 // 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
 #pragma once
@@ -89,7 +89,7 @@ void model_forward(Model *model, const void *inputs, int rows, bool training);
 // the MODEL_SPARE floats.
 void model_backward(Model *model, GradReady ready, void *arg);
 
-// The score of a test in percent: for images the accuracy, for text e^-loss.
+// Returns the score of a test in percent: for images the accuracy, for text e^-loss.
 double model_score(const Model *model, const Stats *test);
 
 // Converts one tensor between torch's layout and a copy of an arena in host memory. The arena is
@@ -98,7 +98,7 @@ double model_score(const Model *model, const Stats *test);
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 
-// The FNV-1a hash of the f32 parameters' words, tensor by tensor in name order, in torch's layout.
-// Two models with the same hash have, almost surely, the same parameters bit for bit, even if their
-// backends, numbers of ranks or internal layouts differ.
+// Returns the FNV-1a hash of the f32 parameters' words, tensor by tensor in name order, in torch's
+// layout. Two models with the same hash have, almost surely, the same parameters bit for bit, even
+// if their backends, numbers of ranks or internal layouts differ.
 uint64_t model_hash(const Model *model);

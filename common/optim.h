@@ -28,7 +28,7 @@ void optim_options(Args *args, OptimConfig *config);
 // change quickly, as they do at first. So the rate rises during a warm-up.
 void optim_scale_options(Args *args, OptimConfig *config);
 
-// The learning rate of `step`, which is epoch * steps_per_epoch + the step in the epoch, both from
+// Returns the learning rate of `step`: epoch * steps_per_epoch + the step in the epoch, both from
 // 0. So a run that resumes with a different global batch, and so steps_per_epoch, continues in the
 // same epoch. The rate depends only on the arguments: a checkpoint need not store it.
 double optim_lr(const OptimConfig *config, int ranks, int64_t step, int64_t steps_per_epoch,
@@ -49,6 +49,6 @@ void optim_free(Optim *optim);
 
 // Allocates Scalars in device memory, with a loss scale of 1. Free them with device_free.
 Scalars *scalars_new(Device *device);
-// The settings of a run's next step after `global_step` steps; clip_norm and rows_of_batch are 0.
+// Returns the settings of the step after `global_step` steps; clip_norm and rows_of_batch are 0.
 StepSettings optim_settings(const Optim *optim, double lr, int64_t global_step);
 void optim_step(Optim *optim, const Scalars *scalars);

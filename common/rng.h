@@ -53,7 +53,7 @@ static inline int text_offset(uint64_t seed, int64_t epoch, int block)
 
 // Uniform in [0, 1), from the upper 24 bits.
 static inline float uniform_of(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
-// Two standard normal values, from 64 random bits.
+// Makes two standard normal values from 64 random bits.
 void normal_pair(uint32_t bits0, uint32_t bits1, float out[2]);
 
 // out = torch.randperm(count, generator=torch.Generator().manual_seed(seed))

@@ -2,7 +2,7 @@
 #pragma once
 #include <sys/types.h>
 
-// A child's exit status, from the status that waitpid stores: 128 + the signal if one killed it.
+// Returns a child's exit status from waitpid's status: 128 + the signal if a signal killed it.
 int exit_code(int status);
 // Prints which rank has died, and how. Prints nothing if our programs end with this exit status
 // only after a message.

@@ -23,7 +23,7 @@ void tcp_set_library_interface(const char *interface);
 // Opens a socket bound to this address only, non-blocking and close-on-exec. Call listen later.
 // Port 0: the system chooses a port, which is filled in.
 int tcp_bind(TcpPlace *place);
-// The address and port of this side of a socket.
+// Returns the address and port of this side of a socket.
 TcpPlace tcp_place(int socket);
 // From now on a send or receive fails with EAGAIN, and a connect with EINPROGRESS, if nothing moves
 // for `seconds` (0: never). With a limit, all fail with EINTR after this process was stopped.

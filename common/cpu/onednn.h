@@ -20,7 +20,7 @@ void dnn_check(dnnl_status_t status, const char *call, const char *file, int lin
 
 // Free memory descriptors with dnn_md_free.
 DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag);
-// A matrix whose element (i, j) is at i * row_stride + j * column_stride.
+// Describes a matrix whose element (i, j) is at i * row_stride + j * column_stride.
 DnnMd dnn_matrix(int rows, int columns, int row_stride, int column_stride, dnnl_data_type_t type);
 DnnMd dnn_md_copy(const_dnnl_memory_desc_t md);
 void dnn_md_free(DnnMd md);

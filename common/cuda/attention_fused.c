@@ -249,7 +249,7 @@ void fused_plans_free(Ops *ops)
     }
 }
 
-// The reason not to use cuDNN's attention, or NULL. cuDNN's backward adds up dq in no fixed order,
+// Why cuDNN's attention is not used, or NULL. cuDNN's backward adds up dq in no fixed order,
 // and its dropout cannot use our keys. NVIDIA's cudnn-frontend refuses cuDNN 9.10.0 and 9.10.1,
 // and, before 9.15.1, works around windows that are not multiples of 128.
 static const char *why_not(const Ops *ops, const OpSpec *s, const FusedProblem *f)

@@ -100,8 +100,8 @@ void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores
 // --- fused attention: attention_fused.c ----------------------------------------------------------
 
 typedef struct Fused Fused;
-// NULL if attention_cuda.c must compute this attention: without DDP_ATTENTION=fused, or if cuDNN
-// cannot. With DDP_ATTENTION=fused, rank 0 prints whether cuDNN computes attention.
+// Returns NULL if attention_cuda.c must compute this attention: without DDP_ATTENTION=fused, or if
+// cuDNN cannot. With DDP_ATTENTION=fused, rank 0 prints whether cuDNN computes attention.
 Fused *fused_new(const Op *op);
 void fused_free(Fused *fused);
 void fused_forward(const Fused *fused, const OpArgs *args);

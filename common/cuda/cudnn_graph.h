@@ -45,7 +45,7 @@ typedef struct ConvProblem {
     int pad[2], pad_after[2];           // pad: above, left (rows, columns); pad_after: below, right
 } ConvProblem;
 
-// The convolution of spec, reduced to its live taps; all tensors of one type.
+// Returns the convolution of spec, reduced to its live taps; all tensors have one type.
 ConvProblem conv_problem(const OpSpec *spec, cudnnDataType_t dtype);
 // Does the kernel have only one position, in which it covers the whole image? Then y = x w^T, a
 // product of two matrices.
@@ -73,13 +73,13 @@ typedef struct FusedProblem {
     int samples, heads, T, d;
 } FusedProblem;
 
-// False: cuDNN has no plan.
+// Makes a plan for one pass. False: cuDNN has no plan.
 bool fused_plan_new(CudnnPlan *plan, const FusedProblem *problem, bool backward,
                     const PlanRules *rules);
 
 // --- for code that makes graphs ------------------------------------------------------------------
 
-// A new descriptor, one of the plan's parts.
+// Makes a descriptor, which becomes one of the plan's parts.
 Descriptor part_new(CudnnPlan *plan, cudnnBackendDescriptorType_t type);
 void part_set(Descriptor to, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
               int64_t count, const void *values);

@@ -9,6 +9,6 @@ typedef struct Plan {
     struct Plan *next;
 } Plan;
 
-// The plan for this number of rows, made at its first use.
+// Returns the plan for this number of rows. The first call makes the plan.
 Plan *plan_for(Model *model, int rows);
 void plan_free(Plan *plan);

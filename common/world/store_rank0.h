@@ -6,7 +6,7 @@ static const double death_delay = 2.5;  // seconds from a death to the end of th
 
 // Starts rank 0's threads, which run until the process ends.
 void store_serve(const StoreConfig *config);
-// The answer to a rank's request. *value stays valid until the process ends.
+// Returns the answer to a rank's request. *value stays valid until the process ends.
 StoreHead store_answer(int rank, const StoreHead *request, const void *sent, const void **value);
 // Ends all ranks, and this process.
 void store_end_all(void) __attribute__((noreturn));
