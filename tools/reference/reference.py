@@ -28,6 +28,7 @@ value is that close.
 """
 import copy
 import gzip
+import os
 import tempfile
 
 import numpy as np
@@ -394,3 +395,4 @@ def load_step(path):
 
 def write_file(path, tensors, metadata):
     save_file(tensors, path, metadata={k: str(v) for k, v in metadata.items()})
+    os.chmod(path, 0o644)
