@@ -55,7 +55,7 @@ typedef struct Data {
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
 // Returns a hash > 0 of the data's checksum, number of training samples and `shuffle`. A run can
-// resume in mid-epoch only if this hash equals the checkpoint's.
+// resume in mid-epoch only if this hash equals the checkpoint's, or if the checkpoint has none.
 int64_t data_order(const Data *data, bool shuffle);
 // Returns the name of a class, without commas or double quotes: "airplane". NULL if the set has no
 // names (CIFAR-100, synthetic, a text).

@@ -59,8 +59,8 @@ typedef struct Model {
     size_t grad_count;      // floats in grads: the gradients of params[0] to params[grad_count - 1]
     size_t ready_count;     // floats for which backward calls `ready`: grad_count + MODEL_SPARE
     size_t buffer_count;
-    float *logits;          // (batch * per_row, classes): forward writes them from the first row on
-    float *dlogits;         // (batch * per_row, classes): backward reads them from the first row on
+    float *logits;          // (batch * per_row, classes); a smaller batch uses only the first rows
+    float *dlogits;         // as logits
     ModelTensor *tensors;   // in the order of the layers
     int tensor_count;
 

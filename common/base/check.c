@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static int this_rank, all_ranks = 1;
-static atomic_int decided;     // the status with which this process will end, or 0
+static atomic_int decided;     // the only exit status of this process from now on; 0: any
 
 bool error_set(Error *err, const char *hint, const char *format, ...)
 {

@@ -159,7 +159,7 @@ void log_event(Log *log, const char *event, json_t *members)
     enum { FLAGS = JSON_COMPACT | JSON_REAL_PRECISION(9) };
     json_t *line = json_pack("{s:s}", "event", event);
     CHECK(members && json_object_update_missing(line, members) == 0,
-          "use only UTF-8 in names, such as the host's",
+          "use only UTF-8 in names, for example in the host's name",
           "cannot write the event \"%s\" as JSON: out of memory, or a name is not UTF-8", event);
     json_decref(members);
     if (log->metrics && !ferror(log->metrics)) {    // an error was reported when it happened

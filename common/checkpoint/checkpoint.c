@@ -355,12 +355,12 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "save", 0, ARG_STRING, &c->save, "FILE",
-          "save a checkpoint after each epoch; FILE.best is the best epoch's", .first = true },
+          "save after each epoch (FILE.best: after the best)", .first = true },
         { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
           "also save every STEPS steps (0: off)", .min = 0, .max = 1e9,
           .needs = "save" },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
-          "resume from FILE (auto: from the file of --save, if it exists)",
+          "resume from FILE (auto: --save's file, if it exists)",
           .local = true, .first = true },
         { "init", 0, ARG_STRING, &c->init, "FILE",
           "start from the weights in FILE, a checkpoint of --save or torchvision", .local = true },

@@ -66,7 +66,7 @@ static bool read_tensor(StTensor *t, const char *name, json_t *about, const unsi
                        "shape", &shape, "data_offsets", &begin, &end) != 0
         || !read_shape(t, shape) || begin < 0 || end < begin || (size_t)end > size
         || (size_t)(end - begin) != t->bytes)
-        return error_set(err, damaged, "tensor %.100s: dtype, shape and data_offsets do not match",
+        return error_set(err, damaged, "tensor %.100s: its dtype, shape or data_offsets do not fit",
                          name);
     t->data = data + begin;
     return true;

@@ -53,7 +53,7 @@ static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *sc
     return p;
 }
 
-// The row stride of a T x T matrix, in elements: a row has whole packs (FOR_PACKS).
+// The row stride of a T x T matrix, in elements: T rounded up to whole packs.
 static int stride_of(const Attention *a) { return (int)round_up(a->spec.T, TEAM); }
 
 static void plan_head(Attention *a, Head *head, size_t *scratch)

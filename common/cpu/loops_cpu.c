@@ -1,4 +1,4 @@
-// loops_cpu.c - runs the parts of loops_cpu.h on ranges, in several threads.
+// loops_cpu.c - divides the loops of loops_cpu.h into ranges, and runs these in several threads.
 #include "cpu/loops_cpu.h"
 
 #include <omp.h>

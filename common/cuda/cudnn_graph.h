@@ -18,7 +18,7 @@ typedef struct CudnnPlan {
     Descriptor plan;
     int64_t workspace;                  // bytes
     unsigned notes;                     // cuDNN's notes, one bit each (CUDNN_NUMERICAL_NOTE_...)
-    Descriptor parts[PLAN_PARTS];       // the descriptors live as long as the plan
+    Descriptor parts[PLAN_PARTS];       // all descriptors of the graph; the plan frees them
     int part_count;
 } CudnnPlan;
 

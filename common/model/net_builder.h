@@ -38,7 +38,7 @@ struct Net {
     struct Value *values;           // from here on private to model.c and plan.c
     struct Plan *plans;             // a list; its first plan has the most rows
     const struct Plan *current;     // the plan of the last forward
-    uint64_t *keys;                 // keys of the last forward's samples, for dropout; images: NULL
+    uint64_t *keys;                 // of the last forward's samples, for dropout; NULL for images
     const uint64_t *dropout;        // in the last forward: `keys`, or NULL if nothing was dropped
     void *activations;              // memory of all values but value 0
     void *gradients;                // memory that all parts of the values' gradients share

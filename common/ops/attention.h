@@ -1,5 +1,6 @@
 // attention.h - dropout, and the softmax of a row of attention scores, with its gradient.
-// attention_cpu.c and kernels_attention.cu make loops of softmax and softmax_gradient.
+// softmax and softmax_gradient compute one row; attention_cpu.c and kernels_attention.cu call them
+// for all rows.
 #pragma once
 #include "ops/loops.h"
 
