@@ -41,7 +41,7 @@ typedef struct Data {
     char name[24];
     char source[256];       // where the data were found, or how they were made
     char fingerprint[128];  // name, counts and checksum as text: equal for equal data
-    uint32_t checksum;      // CRC-32 of the data, part of the fingerprint
+    uint32_t checksum;      // CRC-32 of the data; of picture files, only of their paths
     char samples[40];       // what the samples are, for messages: "images", "windows of 16 bytes"
     const char *unit;       // what a label belongs to, for messages: "images", "bytes"
     char vocabulary[2 * 256 + 1]; // for a text: the byte of each token, in hexadecimal; else ""

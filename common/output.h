@@ -9,8 +9,8 @@
 bool output_claim(const char *path, Error *err);
 
 // Opens path.tmp (mode 0644 & ~umask). If that fails, fills err and returns NULL. Each replace_open
-// that succeeds needs one replace_commit; after a failed write call it at once, while errno is
-// still the write's.
+// that succeeds needs one replace_commit. If a write fails, call replace_commit at once, before
+// errno changes.
 FILE *replace_open(const char *path, Error *err);
 // Syncs the file to the disk, renames it to path and closes it. If anything fails, removes path.tmp
 // and leaves path as it was. After a power failure path is the new file or, for some seconds, still

@@ -47,5 +47,5 @@ void progress_file_end(ProgressFile *file);
 
 // Copies this process's record. If a thread is writing, calls progress_beat first.
 void progress_read(Progress *to);
-// Writes "after step 12 of epoch 1, reading train/1.jpg; 212 calls, the last: all_reduce of 5".
+// Such as "after step 12 of epoch 1, reading train/1.jpg; 212 calls, the last: all_reduce of 5".
 const char *progress_describe(const Progress *p, char text[PROGRESS_LINE]);

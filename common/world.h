@@ -22,7 +22,7 @@ void store_put(const World *world, const char *key, const void *value, size_t by
 // Waits until a rank has put the key. Copies at most `capacity` bytes; returns the value's length.
 // Use it only in a call that all ranks make, announced by progress_call.
 size_t store_get(const World *world, const char *key, void *value, size_t capacity);
-// Collects `bytes` bytes of each rank, in rank order. what: a unique name of at most 40 letters.
+// Collects `bytes` bytes from each rank, in rank order. what: a unique name, at most 40 characters.
 void store_gather(const World *world, const char *what, const void *mine, size_t bytes, void *all);
 // Ends all ranks. Rank 0 calls it after printing why; on other ranks the call waits for that end.
 void store_end_run(const World *world) __attribute__((noreturn));

@@ -376,7 +376,7 @@ static void init_four(Philox r, float bound, float deviation, float out[4])
 }
 
 // torch.nn's defaults: weights and biases of convolutions and linear layers uniform within
-// 1 / sqrt(fan_in), gamma 1, beta 0. But ResNet's convolutions are normal with variance
+// +-1 / sqrt(fan_in), gamma 1, beta 0. But ResNet's convolutions are normal with variance
 // 2 / fan_out, and a gpt's matrices are normal, its biases 0.
 static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed, uint64_t number,
                         float *values)

@@ -12,8 +12,8 @@ typedef struct Layer {
     int channels, kernel_h, kernel_w, stride, pad; // output channels; the rest: conv and max pool
     bool bias, relu, linear;
     bool embeds;                    // the weights are embeddings of tokens and of positions
-    double deviation;               // of the normal initial weights, with initial biases 0; if 0,
-                                    // weights and biases are uniform by fan-in
+    double deviation;               // of the normal initial weights, whose biases are 0.
+                                    // A deviation of 0: both are uniform, see model.c.
     int heads;
     size_t begin, end;              // range of the parameters with gradients in the arena
     size_t dead_at;                 // where in the arena weights that have no gradients begin

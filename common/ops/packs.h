@@ -194,7 +194,7 @@ INLINE void store_at(Type type, void *to, At at, const Pack *pack)
         store_one(type, to, at.i + k, pack->v[k]);
 }
 
-// Stores values that the type represents exactly, which is faster in bf16 on a CPU.
+// As store_at, for values that the type represents exactly: bf16 on a CPU need not round them.
 INLINE void store_exact_at(Type type, void *to, At at, const Pack *pack)
 {
 #ifndef ON_GPU

@@ -184,10 +184,10 @@ static void find_rank0(StoreConfig c, Store *s)
         usleep(100000);
         waited = clock_now() - begun;
         CHECK(c.timeout == 0 || waited < c.timeout, "check that rank 0 of this run is running and "
-              "can be reached", "rank %d of %d could not join rank 0 within %.3g s: %s", c.rank,
+              "can be reached", "rank %d of %d could not join rank 0 within %g s: %s", c.rank,
               c.size, c.timeout, error.text);
         if (early && waited >= early_line)
-            WARN("", "rank %d of %d could not join rank 0 within %.3g s, and tries again: %s",
+            WARN("", "rank %d of %d could not join rank 0 within %.4g s, and tries again: %s",
                  c.rank, c.size, waited, error.text);
     }
     tcp_limit(s->socket, c.timeout);

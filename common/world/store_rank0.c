@@ -224,7 +224,7 @@ static void name_peer(const Peer *p, double now, char text[PROGRESS_LINE + 200])
 {
     char how[PROGRESS_LINE], old[80] = "";
     if (now - p->heard > silence && p->ended == 0)
-        snprintf(old, sizeof old, "stopped or cut off, silent for %.3g s, ", now - p->heard);
+        snprintf(old, sizeof old, "stopped or cut off, silent for %.4g s, ", now - p->heard);
     snprintf(text, PROGRESS_LINE + 200, "rank %d of %d (%s, pid %d): %s%s", (int)(p - server.seen),
              server.config.size, p->host, p->pid, old, progress_describe(&p->record, how));
 }
@@ -265,7 +265,7 @@ static void report_stuck(double now, double waited, bool ends)
         first = compare(p, first, now) < 0 ? p : first;
     for (const Peer *p = server.seen; p < end; p++)
         named += compare(p, first, now) == 0;
-    snprintf(what, sizeof what, "no rank has made progress for %.3g s%s", waited,
+    snprintf(what, sizeof what, "no rank has made progress for %.4g s%s", waited,
              ends ? " (--timeout)" : "");
     if (named == server.config.size && named > 1) {
         report_tie(what, now, ends);
@@ -275,7 +275,7 @@ static void report_stuck(double now, double waited, bool ends)
     if (named > 1)
         snprintf(more, sizeof more, "; and %d more rank%s", named - 1, named > 2 ? "s" : "");
     if (!ends && server.config.timeout > 0)
-        snprintf(hint, sizeof hint, "the run ends after %.3g s without progress (--timeout)",
+        snprintf(hint, sizeof hint, "the run ends after %g s without progress (--timeout)",
                  server.config.timeout);
     WARN(hint, "%s; %s%s%s", what, server.config.size > 1 ? "all wait for " : "", text, more);
 }
@@ -291,7 +291,7 @@ static void report_missing(double now, double waited, bool ends)
             there--;
         }
     WARN("check that the missing ranks run, have rank 0's address and port, and are not stopped by "
-         "a firewall", "only %d of %d ranks connected within %.3g s; %s rank%s %s", there, size,
+         "a firewall", "only %d of %d ranks connected within %.4g s; %s rank%s %s", there, size,
          waited, ends ? "missing:" : "waiting for", size - there > 1 ? "s" : "", missing);
 }
 

@@ -137,7 +137,7 @@ static size_t bytes_of(const Comm *comm, const Call &call)
     return parts * call.count * comm_width(call.type);
 }
 
-// Gloo needs only the values' width: gloo_sums adds them.
+// Gloo needs to know only the values' width, because gloo_sums does the adding.
 static void set_values(gloo::AllreduceOptions &options, const Call &call)
 {
     switch (comm_width(call.type)) {
