@@ -52,6 +52,7 @@ static void test_cuda(void)
     host[0] = 6;                    // the default stream's work runs between `stream`'s earlier and later work
     MUST(cudaLaunchHostFunc(stream, sleep_ms, (void *)20));
     MUST(cudaMemcpyAsync(gpu, host, 4, cudaMemcpyHostToDevice, stream));
+    MUST(cudaLaunchHostFunc(0, sleep_ms, (void *)20));
     MUST(cudaMemcpyAsync(other, gpu, 4, cudaMemcpyDeviceToDevice, 0));
     MUST(cudaMemsetAsync(gpu, 0, 16, stream));
     MUST(cudaMemcpyAsync(host, gpu, 4, cudaMemcpyDeviceToHost, stream));
