@@ -113,7 +113,7 @@ static int wait_for_ranks(int size)
         end_ranks(SIGTERM);
     }
     if (asked)
-        fputs("all ranks have ended; to continue, use --save FILE --resume auto\n", stderr);
+        fputs("all ranks have ended; to continue a saved run: --save FILE --resume auto\n", stderr);
     return first ? first : asked ? 128 + asked : failed ? EXIT_FAILED : 0;
 }
 

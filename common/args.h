@@ -6,9 +6,9 @@
 //                               .min = 1, .max = 1e6 }));
 //   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; with the letter 'e': -e 3, -e3
 //
-// The word @FILE is replaced by the words in FILE, for example a recipe. An option and its value
-// must be in one line of FILE, a word that begins with # begins a comment, and FILE may contain
-// another @FILE. If an option is given more than once, its last value counts.
+// The word @FILE is replaced by the words in FILE, for example a recipe. In FILE, an option
+// and its value must be on the same line. A word that begins with # starts a comment. FILE may
+// itself contain @FILE. If an option is given more than once, its last value counts.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -124,7 +124,7 @@ hangs() # hangs NAME N RANK WHEN
 # asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
 {
-    local answer="all ranks have ended; to continue, use --save FILE --resume auto"
+    local answer="all ranks have ended; to continue a saved run: --save FILE --resume auto"
     [ $how = forked ] || answer="stopping after this step or evaluation; press Ctrl-C again to stop at once"
     hit "${@:1:5}" CRASH_WHOM="$6"
     is_over "$1" $((128 + $(kill -l "$5"))) 5

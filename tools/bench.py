@@ -555,7 +555,7 @@ def bench_parallel(b):
                  256 / (256 / rate["two 01"] + rate["all-reduce"])),
                 ("03: gradients in buckets, overlapped with backward", rate["03"]),
                 ("03's train_naive: one all-reduce after backward", rate["naive"]),
-                (f"PyTorch's DDP, {ddp.best()} (44.7 MB of gradients, 03 16.9)", rate["ddp"]),
+                (f"PyTorch's DDP, {ddp.best()} (sends 44.7 MB of gradients; 03 sends 16.9 MB)", rate["ddp"]),
                 ("02, 2 devices", rate["02"]),
                 (f"PyTorch, one process with 2 threads, {step.best()}", rate["step"]))]))
 
