@@ -1,4 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
+# ctest: TIMEOUT 600
 # Two ranks must have the finished program's losses and weights. The ranks of a run, two or three, must end with equal
 # weights. The timeline (GPU_TRACE) shows the calls of NCCL, and a spy (check.c) what a rank frees. If the broadcast
 # loses half of its values, one weight differs in its last bits, or two weights changed places, the program must report

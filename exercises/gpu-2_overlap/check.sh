@@ -1,4 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
+# ctest: TIMEOUT 600
 # Two runs, one with a slow backward (GPU_SLOW=compute) and one with a slow NCCL, must have the finished program's
 # weights. Their timelines show what overlapped. A spy (check.c) counts the host's waits.
 # fails with: bucket 1 is sent before backward is over

@@ -1,4 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
+# ctest: TIMEOUT 600
 # With 3, 2 and 4 ranks, every rank must get all numbers, by sends to the next rank and receives from the one before,
 # both at the same time. Every send and receive takes at least 30 ms here, so those of a group overlap in the
 # timeline. A spy (check.c) counts the numbers that a rank sends, and makes a rank late.

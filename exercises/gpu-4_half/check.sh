@@ -1,4 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
+# ctest: TIMEOUT 600
 # With 2 ranks and with 3, the weights must be those of the finished program. A spy (check.c) counts the weights that a
 # rank updates, the memory of their momentum, and the bytes that rings would send. 3 does not divide the number of
 # weights, so the arrays need padding. NCCL is slow here, so a host that does not wait for it reads wrong values.
