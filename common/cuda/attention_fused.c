@@ -27,7 +27,7 @@ enum { Q = 1, K, V, Y, STATS, SCALE, LOWEST, DY, DQ, DK, DV, DOTS, DQ_SUMS,
 // How a tensor (samples, heads, rows, columns) is stored. x has q, k and v.
 typedef enum { SQUARE, SQUARE_TURNED, ROWS, DENSE, IN_X, IN_X_TURNED, IN_Y, ONE } Form;
 
-enum { OWN = -1 };              // stands for x's data type
+enum { OWN = -1 };              // the data type of x
 
 static const struct Tensor {    // a tensor without an entry: square, f32, virtual
     Form form;
