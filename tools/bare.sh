@@ -41,6 +41,8 @@ say "installing $release in $bare"
 debootstrap --variant=minbase "$release" "$bare" ${mirror:+"$mirror"} >>"$log" 2>&1 ||
     die "debootstrap failed: $(tail -n 1 "$log")" "all it said is in $log"
 cp /etc/resolv.conf "$bare/etc/"
+# As an installer or Docker writes it. Without its own name here, a machine may ask a name server for 5 s per mpirun.
+echo "127.0.0.1 localhost $(hostname)" >"$bare/etc/hosts"
 apt-config dump | grep -i '^Acquire::.*proxy' >"$bare/etc/apt/apt.conf.d/90proxy" || true
 git -c safe.directory="$root" clone -q "$root" "$bare/root/ddp"
 for folder in sys dev dev/pts; do
