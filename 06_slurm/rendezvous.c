@@ -62,13 +62,14 @@ static int number(const char *variable)
 }
 
 // launch passes rank 0 an already bound socket, so that no other program can take the port. Returns
-// false if there is no such socket for this port.
+// false if there is no such socket for this address and port.
 static bool inherit_socket(StoreConfig *store)
 {
     store->socket = number("DDP_LISTEN");
     unsetenv("DDP_LISTEN");
-    return store->socket > STDERR_FILENO &&
-           tcp_place(store->socket).port == store->place.port;
+    TcpPlace bound = tcp_place(store->socket);
+    return store->socket > STDERR_FILENO && bound.port == store->place.port &&
+           strcmp(bound.address, store->place.address) == 0;
 }
 
 // Every rank knows rank 0's address and port. On one host, without --iface, the loopback is enough.
@@ -192,6 +193,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
 {
     const char *token = getenv("DDP_TOKEN");
     StoreConfig store = { .supervised = launcher_follow() };
+    signal(SIGPIPE, SIG_IGN);           // after a restart, nobody may read the output any more
     snprintf(store.token, sizeof store.token, "%s", token ? token : "");
     store.timeout = config->timeout;
     if (store.supervised)

@@ -28,7 +28,7 @@ static bool read_file(StoreConfig *c, Error *err)
     FILE *in = fopen(path, "re");
     if (!in)
         return error_set(err, "", "cannot open %.300s: %s", path, strerror(errno));
-    int read = fscanf(in, TITLE "%63[^\n] %79s %15s %d", run, c->token, c->place.address,
+    int read = fscanf(in, TITLE "%63[^\n] %79[^\n] %15s %d", run, c->token, c->place.address,
                       &c->place.port);
     fclose(in);
     if (read != 4)
@@ -55,6 +55,8 @@ static void write_file(const StoreConfig *c)
     written = file >= 0 && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token,
                                    c->place.address, c->place.port) > 0 &&
               fsync(file) == 0 && rename(temporary, path) == 0;
+    if (file >= 0 && !written)
+        unlink(temporary);
     CHECK(written, "give --rendezvous a file in a directory that exists, is writable, and is on a "
           "disk that all machines see", "cannot write %s: %s", path, strerror(errno));
     close(file);

@@ -1,5 +1,6 @@
 // test_interrupt.c - a signal requests a stop, and does not disturb the code it interrupts.
 // ctest: SANITIZERS none
+#include "check.h"
 #include "interrupt.h"
 #include "test.h"
 
@@ -14,6 +15,14 @@ enum { WHOLE = 1 << 20, OWN = 1 << 16 };
 static unsigned char memory[WHOLE]; // its last OWN bytes are a stack
 static ucontext_t here, there;
 static pthread_t main_thread;
+
+static void get_one_of_two_ranks(const void *signal)
+{
+    check_set_rank(1, 2);
+    interrupt_install();
+    raise(*(const int *)signal);
+    exit(interrupt_received());
+}
 
 static void get_two(const void *signals)
 {
@@ -30,6 +39,12 @@ TEST(only_a_second_stop_signal_kills)
     EXPECT_EQ_INT(test_child(get_two, (int[]){ SIGUSR1, SIGUSR1 }), SIGUSR1);
     EXPECT_EQ_INT(test_child(get_two, (int[]){ SIGUSR1, SIGTERM }), SIGTERM);
     EXPECT_EQ_INT(test_child(get_two, (int[]){ SIGTERM, SIGUSR1 }), SIGTERM);
+}
+
+TEST(a_rank_that_cannot_agree_ends_at_once)
+{
+    EXPECT_EQ_INT(test_child(get_one_of_two_ranks, &(int){ SIGTERM }), 128 + SIGTERM);
+    EXPECT_EQ_INT(test_child(get_one_of_two_ranks, &(int){ SIGUSR1 }), 128 + SIGUSR1);
 }
 
 TEST(a_signal_does_not_interrupt_a_read)

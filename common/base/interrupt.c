@@ -16,7 +16,7 @@ static void on_signal(int signal)
     int none = 0, early = SIGUSR1, kept = errno; // the interrupted code may read errno next
     if (signal == SIGUSR1 && received)
         return;
-    bool alone = signal != SIGUSR1 && rank_count() > 1 && !agrees;
+    bool alone = rank_count() > 1 && !agrees;
     if (alone || (!atomic_compare_exchange_strong(&received, &none, signal) &&
                   !atomic_compare_exchange_strong(&received, &early, signal)))
         leave_at_once(128 + signal);    // a rank that stopped alone would leave the others waiting

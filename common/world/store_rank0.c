@@ -149,6 +149,12 @@ static void join(int socket, const StoreHello *new)
         put("run", "", 1);      // all ranks wait for this key
 }
 
+// Has the process closed this connection? If it gave up waiting, it may be here by a newer one.
+static bool is_closed(int socket)
+{
+    return recv(socket, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 // Receives a HELLO, and answers it. Returns the new rank, or -1.
 static int admit(int socket)
 {
@@ -162,7 +168,7 @@ static int admit(int socket)
     free(value);
     hello.host[STORE_NAME - 1] = '\0';
     lock();
-    bool refused = is_refused(&head, &hello, answer);
+    bool refused = is_closed(socket) || is_refused(&head, &hello, answer);
     if (!refused)
         join(socket, &hello);
     unlock();
