@@ -21,12 +21,10 @@
 // thread counts (or GPUs with --deterministic) give the same printed result.
 #include "eval.h"
 #include "check.h"
+#include "output.h"
 
-#include <errno.h>
-#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct Eval {
     EvalConfig config;
@@ -207,10 +205,9 @@ Eval *eval_new(const EvalConfig *config, Comm *comm, Model *model, const Data *d
     *eval = (Eval){ .config = *config, .test = &data->test, .model = model,
                     .device = model->device, .comm = comm };
     const char *path = comm_rank(comm) == 0 ? config->result.predictions : NULL;
-    char folder[4096];
-    snprintf(folder, sizeof folder, "%s", path ? path : "");
-    CHECK(!path || access(dirname(folder), W_OK) == 0,  // fails now, not after training
-          "give a file in a writable directory", "--predictions %s: %s", path, strerror(errno));
+    Error err;
+    if (path && !replace_can(path, &err))       // fails now, not after training
+        FAIL_ERROR(&err);
     result_init(&eval->result, data, config->show_naive || config->result.predictions);
     size_t most = (size_t)share_of(eval, 0) * (size_t)labels_of(eval);
     eval->verdicts = device_alloc(eval->device, most * sizeof *eval->verdicts);

@@ -73,6 +73,7 @@ void args_default(Args *args, const char *option, const char *value);
 // Prints a message that begins with "train: --lr: ", and exits with status 2.
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+bool args_has(const Args *args, const char *option);
 bool args_given(const Args *args, const char *option);
 // Does the option have one of these values ("a|b")?
 bool args_is(const Args *args, const char *option, const char *values);

@@ -8,6 +8,8 @@
 // all other processes, if the file system has locks. A killed run leaves path.lock, but unlocked.
 bool output_claim(const char *path, Error *err);
 
+// Can a file be put at this path? Fails for a directory.
+bool replace_can(const char *path, Error *err);
 // Opens path.tmp (mode 0644 & ~umask). If that fails, fills err and returns NULL. Each replace_open
 // that succeeds needs one replace_commit. If a write fails, call replace_commit at once, before
 // errno changes.

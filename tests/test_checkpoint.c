@@ -248,7 +248,7 @@ TEST(resuming)
 TEST(the_best_score_belongs_to_a_file)
 {
     const char *mine = test_file("mine", "weights", 7), *other = test_file("other", "weights", 7);
-    for (int best = 0; best < 2; best++) {
+    for (int best = 0; best < 2; best++) {      // is there a mine.best?
         const struct { const char *save; double wanted; } cases[] = { { mine, best ? 60 : -1 }, { other, -1 },
                                                                       { NULL, 60 } };
         for (int i = 0; i < 3; i++) {
@@ -260,6 +260,10 @@ TEST(the_best_score_belongs_to_a_file)
         test_file("mine.best", "", 0);
         test_file("other.best", "", 0);
     }
+    TrainState saved = { .batch_size = 1, .best_top1 = 60 }, run = saved;
+    Error err;
+    EXPECT(checkpoint_continue(test_path("mine.best"), test_path("mine"), &saved, &run, 1, &err), "%s", err.text);
+    EXPECT(saved.best_top1 == 60, "from the best itself: %g", saved.best_top1);
 }
 
 TEST_MAIN_ON_DEVICE(1, 0)

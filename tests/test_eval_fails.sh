@@ -10,9 +10,11 @@ network
 says() { grep -qE -- "$1" "$TMP/output"; }
 small=("${convnet[@]}" --amp off --train-samples 64 --test-samples 40 -b 8 --epochs 1 -p 1)
 
-expect 1 "no/such/file: No such file or directory" \
+expect 1 "no/such/file: cannot create this file: No such file or directory" \
     ranks 3 "$train" "${small[@]}" --predictions no/such/file
 check "rank 0 reports it" says "^\[rank 0/3 .*no/such/file"
+expect 1 "..: cannot create this file: Is a directory" ranks 1 "$train" "${small[@]}" --predictions ..
+expect 1 "new/: cannot create this file: Is a directory" ranks 1 "$train" "${small[@]}" --predictions new/
 check "before any training" not says "== step:"
 
 echo index,label,old >all

@@ -21,6 +21,7 @@ wrong()
 
 wrong "--warmup: '100stepss' is neither epochs, such as 0.5, nor steps, such as 100steps" --warmup 100stepss
 wrong "--block: has no effect without a text, such as --data text:FILE" --block 40
+wrong "--data: only --arch gpt learns a text, such as words" --data words
 wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b
 
 check "01: --help fits a screen" test "$("$train" --help | wc -l)" -le 30

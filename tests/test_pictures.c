@@ -152,6 +152,14 @@ TEST(crops_and_flips)
 }
 
 // Only the part that a view needs is decoded: the image must be the same as from the whole picture.
+// torchvision's Resize(256) makes this 455 x 256 pixels, and CenterCrop(224) begins at round(231 / 2.0) = 116.
+TEST(a_wide_picture_is_cropped_in_its_centre)
+{
+    View view = view_center(1280, 720, 224);
+    EXPECT_NEAR(view.x.from / view.x.step, 116, 1e-9);
+    EXPECT_NEAR(view.y.from / view.y.step, 16, 1e-9);
+}
+
 TEST(parts_match_the_whole_for_every_chroma_sampling)
 {
     enum { W = 45, H = 37, SIDE = 10 };

@@ -100,6 +100,8 @@ void args_check(Args *args, ArgsCheck *check, void *config)
     args->checks[args->check_count++].config = config;
 }
 
+bool args_has(const Args *args, const char *name) { return find(args, name, strlen(name)); }
+
 bool args_given(const Args *args, const char *name)
 {
     const Option *option = find(args, name, strlen(name));

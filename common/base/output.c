@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,18 @@ bool output_claim(const char *path, Error *err)
     }
     atexit(remove_lock);
     return true;
+}
+
+bool replace_can(const char *path, Error *err)
+{
+    char name[PATH_MAX];
+    struct stat st;
+    snprintf(name, sizeof name, "%s", path);
+    errno = EISDIR;
+    bool folder = !*path || path[strlen(path) - 1] == '/' ||
+                  (stat(path, &st) == 0 && S_ISDIR(st.st_mode));
+    return (!folder && access(dirname(name), W_OK) == 0) ||
+           failed(path, "cannot create this file", directory_hint, err);
 }
 
 FILE *replace_open(const char *path, Error *err)

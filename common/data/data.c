@@ -105,6 +105,9 @@ static void check_options(Args *args, void *config)
     const KnownSet *set = set_named(data);
     bool text = set->read == text_read || set->read == words_read;
     bool any_size = set->read == synthetic_make || (set == folder && strcmp(data, "auto") != 0);
+    if (args_has(args, "arch") && args_is(args, "arch", "gpt") != text)
+        args_reject(args, "data", text ? "only --arch gpt learns a text, such as %s"
+                                       : "--arch gpt learns a text, such as words, not %s", data);
     if (args_given(args, "block") && !text)
         args_reject(args, "block", "has no effect without a text, such as --data text:FILE");
     if (args_given(args, "image-size") && !any_size)

@@ -189,11 +189,12 @@ View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, 
 View view_center(int width, int height, int side)
 {
     const int shorter = (int)lrint(side * 256 / 224.0), least = width < height ? width : height;
-    View view = { span_of(0, width, (int)((int64_t)shorter * width / least)),
-                  span_of(0, height, (int)((int64_t)shorter * height / least)), false };
+    const int resized[] = { (int)((int64_t)shorter * width / least),
+                            (int)((int64_t)shorter * height / least) };
+    View view = { span_of(0, width, resized[0]), span_of(0, height, resized[1]), false };
     Span *spans[] = { &view.x, &view.y };
     for (int i = 0; i < 2; i++)     // lrint: a half rounds to even, as in torchvision
-        spans[i]->from = spans[i]->step * lrint((spans[i]->high / spans[i]->step - side) / 2);
+        spans[i]->from = spans[i]->step * lrint((resized[i] - side) / 2.0);
     return view;
 }
 

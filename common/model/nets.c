@@ -163,11 +163,7 @@ static void build_gpt(Net *net, const GptConfig *c, int classes)
 // 32x32 pixels get a black frame up to 32x32.
 Extent net_canvas(const ModelConfig *config)
 {
-    bool gpt = strcmp(config->arch, "gpt") == 0, text = config->per_row > 1;
-    if (gpt != text)
-        FAIL_USAGE("choose a different --arch or --data", "a %s cannot learn %s", config->arch,
-                   text ? "text" : "images");
-    if (gpt)
+    if (strcmp(config->arch, "gpt") == 0)
         return (Extent){ config->classes + config->per_row, 1, 1 };
     int h = config->height, w = config->width;
     bool small = h >= 28 && h <= 32 && w >= 28 && w <= 32;
@@ -196,4 +192,9 @@ void net_build(Net *net, const ModelConfig *config, Extent canvas)
     else
         FAIL("in net_build, call the network's function (docs/your_network.md)",
              "arch_names has %s, but net_build does not build this network", config->arch);
+    const Layer *last = &net->layers[net->layer_count - 1];
+    Extent y = net->extents[last->out];
+    CHECK(last->kind == OP_CONV && y.c == config->classes && y.h * y.w == 1,
+          "end it with net_linear(net, x, name, classes)", "the last layer of %s is not linear, or "
+          "does not have %d outputs", config->arch, config->classes);
 }
