@@ -153,6 +153,7 @@ static void convolutions(void)
         { OP_CONV, shape(4, 16, 2, 9), 20, 5, 5, 1, 2, false, true },
         { OP_CONV, shape(4, 16, 2, 1), 16, 5, 5, 1, 2, true, true },
         { OP_CONV, shape(5, 3, 1, 1), 7, 3, 3, 1, 1, true, true },
+        { OP_CONV, shape(5, 3, 1, 1), 7, 3, 3, 1, 2, false, true },         // one pixel becomes nine
         { OP_CONV, shape(3, 6, 5, 5), 12, 5, 5, 1, 0, true, true },         // linear
         { OP_CONV, shape(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true },
         { OP_CONV, shape(1, 16, 1, 1), 3, 1, 1, 1, 0, true, true },
@@ -473,6 +474,7 @@ static void pooling(void)
     check_maxpool(shape(2, 5, 5, 7), 2, 2, 0, true);        // a row and a column are in no window
     check_avgpool(shape(3, 32, 4, 3));
     check_avgpool(shape(3, 5, 4, 3));
+    check_avgpool(shape(1, 10, 4, 3));      // one row of y, but x's rows are not aligned
 }
 
 static void relu(void)

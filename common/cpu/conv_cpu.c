@@ -90,7 +90,7 @@ static void plan_products(Conv *c, int n)
                                    matrix(n, in, false, type), NULL);
     c->backward_weights.run = product(c, matrix(out, n, true, type), matrix(n, in, false, type),
                                       matrix(out, in, false, TYPE_F32), NULL);
-    c->expands = c->weights < (size_t)in * out;
+    c->expands = c->weights < (size_t)in * out || out > c->y.c;     // y's rows have several pixels
     if (c->expands)
         ops_need_scratch(c->ops, (size_t)in * out);
 }

@@ -24,6 +24,8 @@ static Layer *add_layer(Net *net, OpKind kind, int in, const char *name, Extent 
     CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES,
           "raise NET_MAX_LAYERS and NET_MAX_VALUES in common/model/net_builder.h",
           "the network has too many layers: %d or more", NET_MAX_LAYERS);
+    CHECK(in > 0 || kind == OP_CONV, "begin with net_conv or net_linear",
+          "only a convolution or a linear layer can read the batch");
     Layer *layer = &net->layers[net->layer_count++];
     layer->kind = kind;
     layer->in = in;
@@ -99,6 +101,8 @@ int net_relu(Net *net, int in) { return add_layer(net, OP_RELU, in, "", net->ext
 
 int net_maxpool(Net *net, int in, int kernel, int stride, int pad)
 {
+    CHECK(kernel <= 16, "use net_avgpool, or pool twice", "max pooling over %dx%d pixels: at most "
+          "16x16, because a position in the window has 8 bits", kernel, kernel);
     Extent x = net->extents[in];
     Extent y = { x.c, window_count(x.h, kernel, stride, pad),
                  window_count(x.w, kernel, stride, pad) };
