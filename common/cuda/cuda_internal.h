@@ -46,6 +46,7 @@ struct Device {
     Stream compute;
     bool never_record;          // replay_run calls the step each time
     bool takes_turns;           // other processes compute on this GPU, too
+    bool deterministic;         // as in OpsConfig
     void (*while_waiting)(void); // called while the host waits for the device; or NULL
     cudaStream_t fills;         // zeroes new memory; never recorded
     pthread_mutex_t lock;       // guards blocks and bytes

@@ -90,7 +90,7 @@ cells_loop(const __grid_constant__ typename Op::Job job, unsigned packs, size_t 
 
 template <class Op> void cells_run(Stream *stream, const Matrix &m, typename Op::Job job)
 {
-    unsigned width = m.rows == 1 || m.columns % LANES == 0 ? LANES : 1;
+    unsigned width = m.is_array || m.columns % LANES == 0 ? LANES : 1;
     size_t packs = (m.columns + width - 1) / width, count = m.rows * packs;
     CHECK(count < UINT32_MAX - THREADS, "choose a smaller batch (-b)",
           "an operation on %zu x %zu numbers: too many for a kernel's 32-bit indices", m.rows,

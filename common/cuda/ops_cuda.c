@@ -47,6 +47,7 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     device_use(device);
     ops->device = device;
     ops->config = *config;
+    device->deterministic = config->deterministic;
     PROGRESS_DOING("loading", "cuDNN and cuBLAS");   // together a gigabyte
     lane_open(&ops->main, &device->compute);
     lane_open(&ops->beside, stream_new(device, "weight gradients"));

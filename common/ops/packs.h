@@ -42,15 +42,20 @@ typedef struct At {
 typedef struct Matrix {
     Type type;
     size_t rows, columns;
+    bool is_array;          // all operands are arrays of this length
 } Matrix;
 
 static inline Matrix matrix_of(Type type, size_t rows, size_t columns)
 {
-    Matrix m = { type, rows, columns };
+    Matrix m = { type, rows, columns, false };
     return m;
 }
 
-static inline Matrix array_of(Type type, size_t count) { return matrix_of(type, 1, count); }
+static inline Matrix array_of(Type type, size_t count)
+{
+    Matrix m = { type, 1, count, true };
+    return m;
+}
 
 static inline Matrix pixels_of(Shape s)
 {

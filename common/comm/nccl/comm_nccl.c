@@ -122,6 +122,8 @@ void backend_connect(Comm *comm, const World *world)
     keep_host_order(world);
     if (world->gpus_shared)
         share_gpus(world);
+    if (comm->device->deterministic)    // NVLS may add in an order that differs from run to run
+        setenv("NCCL_NVLS_ENABLE", "0", 0);
     device_use(comm->device);
     PROGRESS_DOING("waiting for", "NCCL to connect the ranks");     // may take seconds
     ncclUniqueId id = share_id(comm, world);
