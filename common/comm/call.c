@@ -47,11 +47,14 @@ bool call_begin(Comm *comm, Call *call)
     return call->count > 0;
 }
 
-// An all-reduce on a ring sends 2 (size - 1) / size times the bytes that it sums.
+// On a ring, an all-reduce sends 2 (size - 1) / size times the bytes that it sums, and an
+// all-gather size - 1 times those of one rank.
 void call_end(Comm *comm, Stream *stream, const Call *call)
 {
     if (comm->network.rate > 0 && comm->size > 1) {
-        double times = call->kind == CALL_ALL_REDUCE ? 2 - 2.0 / comm->size : 1;
+        double times = call->kind == CALL_ALL_REDUCE   ? 2 - 2.0 / comm->size
+                       : call->kind == CALL_ALL_GATHER ? comm->size - 1
+                                                       : 1;
         double bytes = times * (double)(call->count * comm_width(call->type));
         NetworkMessage message = { &comm->network, (size_t)bytes };
         stream_enqueue(stream, network_send, &message, sizeof message);
