@@ -280,6 +280,8 @@ if(NOT CUDNN_MISSING)       # older versions make no plans from a description of
     endif()
     if(version VERSION_LESS 9.8)
         set(CUDNN_MISSING "cuDNN is ${version}, and 9.8 is needed")
+        unset(CUDNN_LIBRARY CACHE)              # the next configuration searches again
+        unset(CUDNN_INCLUDE_DIR CACHE)
     endif()
 endif()
 set(missing ${JANSSON_MISSING} ${CUDA_MISSING} ${CUDNN_MISSING})

@@ -134,7 +134,8 @@ int main(int argc, char **argv)
     snprintf(part, sizeof part, "%.*s.part", (int)(strlen(folder) - (folder[strlen(folder) - 1] == '/')), folder);
     CHECK(rmdir(folder) == 0 || errno == ENOENT, "name a new folder", "%s: %s", folder, strerror(errno));
     c.folder = part;            // a killed program leaves no incomplete set under the folder's name
-    folder_make(part);
+    CHECK(mkdir(part, 0777) == 0, errno == EEXIST ? "an earlier call was interrupted: remove this folder" : "",
+          "%s: %s", part, strerror(errno));
     set_write(&c, &data, &data.train, "train");
     set_write(&c, &data, &data.test, "val");
     CHECK(rename(part, folder) == 0, "", "%s: rename: %s", folder, strerror(errno));

@@ -719,6 +719,9 @@ def parse():
     parser.add_argument("--pictures", metavar="DIR", help="for folder: use DIR/train/CLASS/FILE and DIR/val/CLASS/FILE")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    jobs = {"train": TRAIN_JOBS, "gpt": GPT_JOBS, "gpu": GPU_JOBS}.get(args.name, [])
+    if args.only and not any(re.search(args.only, job) for job in jobs):
+        parser.error(f"--only: no job of {args.name} matches {args.only}")
     args.build = os.environ.get("BUILD") or f"{ROOT}/build/{'cuda' if args.name == 'gpu' else 'cpu'}"
     args.data = find_cifar()
     return args

@@ -141,13 +141,15 @@ fetch()
     size=$(curl --fail --silent --head --location --connect-timeout 20 "$1" | awk 'tolower($1) == "content-length:" {
         n = $2 } END { if (n > 0) printf ", %.1f MB", n / 1e6 }') || true
     say "from ${1%"${1##*/}"}$size"
+    exec 9>>"$part"
+    flock -n 9 || die "another ./ddp data $set is downloading $1" "wait until it has ended"
     for ((tries = 5; tries > 0; tries--)); do
         before=$(stat -c %s "$part" 2>/dev/null || echo 0) status=0
         run curl --fail --location --show-error --connect-timeout 20 --speed-time 60 --continue-at - $quiet \
             --output "$part" "$1" || status=$?
         case $status in
         0) mv "$part" "$2"; return ;;
-        33 | 36) rm -f "$part" ;;                       # the site cannot continue a file
+        33 | 36) : >"$part" ;;                          # the site cannot continue a file
         7 | 18 | 28 | 35 | 52 | 55 | 56 | 92) ;;        # a connection that cannot be made, or that broke
         *) break ;;
         esac
@@ -198,7 +200,8 @@ find_set "$set"
 [ -z "$as_folder" ] || [ "$set" != shakespeare ] || die_usage "data: shakespeare is a text: it has no images"
 [ -z "$as_folder" ] || [ -x "$root/build/cpu/as_folder" ] ||
     die "--as-folder needs build/cpu/as_folder" "./ddp setup builds it"
-[[ $scale =~ ^[0-9]{1,4}$ ]] || die_usage "data: --scale is a number of at most four digits, not '$scale'"
+{ [[ $scale =~ ^[0-9]{1,4}$ ]] && [ "$scale" -le 4096 ]; } ||
+    die_usage "data: --scale is a number up to 4096, not '$scale'"
 [ "$scale" = 0 ] || [ -n "$as_folder" ] || die_usage "data: --scale has no effect without --as-folder"
 data=$root/data
 

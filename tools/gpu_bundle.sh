@@ -8,7 +8,6 @@ set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
 build=${BUILD:-$root/build} out=${1:-$root/build/gpu-bundle.tar.xz}
-[[ $# -le 1 && $out == *.tar.xz ]] || die_usage "bundle: takes the name of a .tar.xz, or nothing"
 [ -x "$build/cuda-gloo/07_dist_eval/train" ] ||
     die "there are no CUDA programs in $build" "./ddp doctor shows what their build needs"
 

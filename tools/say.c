@@ -182,7 +182,7 @@ int main(int argc, char **argv)
           "randomness: 1 as trained, smaller: more likely text, 0: no randomness", .min = 0, .max = 100 },
         { "seed", 0, ARG_INT64, &c.seed, "N", "random seed: the same seed prints the same text", .min = 0,
           .max = 1e15 },
-        { "threads", 0, ARG_INT, &c.threads, "N", "CPU: number of threads (0: all cores)", .min = 0,
+        { "threads", 0, ARG_INT, &c.threads, "N", "CPU threads (0: OMP_NUM_THREADS, else all cores)", .min = 0,
           .max = 1024 }));
     args_parse(&args, argc, argv);
     if (!args.rest[0] || args.rest[1])

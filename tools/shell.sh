@@ -31,14 +31,14 @@ quoted()
 show() { say "$dim\$$plain $bold$(quoted "$@")$plain"; }
 run() { show "$@"; "$@"; }
 
-# The number of GPUs in CUDA_VISIBLE_DEVICES or, if that is empty or not set, of this machine.
+# The number of GPUs in CUDA_VISIBLE_DEVICES or, if that is not set, of this machine.
 count_gpus()
 {
-    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
-        tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .
-    else
-        nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true
-    fi
+    case ${CUDA_VISIBLE_DEVICES-all} in
+    '' | -*) echo 0 ;;
+    all) nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true ;;
+    *) tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c . ;;
+    esac
 }
 
 # step_command FOLDER RANKS OPTION...: sets command, which starts the step in FOLDER with RANKS ranks or devices. If
