@@ -80,6 +80,8 @@ continues()
     local how n words
     read -r how n <"$1/ranks"
     command_of "$how" "$n"
+    # The kernel closes a killed process's files after it has freed its memory, where nothing_left looks.
+    [ ! -e "$1/net.lock" ] || so "its lock is held" flock -w 5 "$1/net.lock" true
     ( cd "$1" && "${words[@]}" --resume net --save net >again 2>&1 )
     so "the run does not continue: $(tail -3 "$1/again")" grep -q "^weight hash: " "$1/again"
     so "the final weights differ" [ "$(hash_of "$1/again")" = "$(cat "hash.$n")" ]
