@@ -329,8 +329,7 @@ bool checkpoint_continue(const char *path, const char *save, TrainState *saved,
                          "epoch is over",
                          "%.300s was saved in an epoch with different samples, or with the "
                          "same samples in a different order", path);
-    bool ours = same_file(best, path) || (same_file(save, path) && access(best, F_OK) == 0);
-    if (save && !ours)
+    if (save && !same_file(best, path) && !(same_file(save, path) && access(best, F_OK) == 0))
         saved->best_top1 = -1;  // the score belongs to a different .best, or to one that is gone
     saved->batch_size = run->batch_size;
     saved->order = run->order;
