@@ -193,7 +193,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
 {
     const char *token = getenv("DDP_TOKEN");
     StoreConfig store = { .supervised = launcher_follow() };
-    signal(SIGPIPE, SIG_IGN);           // after a restart, nobody may read the output any more
+    signal(SIGPIPE, SIG_IGN);           // after a restart, the reader of the output may be gone
     snprintf(store.token, sizeof store.token, "%s", token ? token : "");
     store.timeout = config->timeout;
     if (store.supervised)

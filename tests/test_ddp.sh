@@ -94,7 +94,9 @@ printf '#!/bin/sh\nexit 5\n' >build/cuda/01_single_gpu/train
 chmod +x build/cuda/01_single_gpu/train
 expect 5 'not been tested on a GPU like this one' ddp run 01
 expect 3 '$ build/cpu/' ddp run 01 --backend cpu
+CUDA_VISIBLE_DEVICES='' expect 3 '$ build/cpu/' ddp run 01
 rm "$TMP/bin/nvidia-smi"
+CUDA_VISIBLE_DEVICES=0 expect 3 '$ build/cpu/' ddp run 01
 
 # Debian's Fashion-MNIST may or may not be installed here, so the requirement is removed.
 sed -i '/Fashion-MNIST/d' cmake/requirements.txt

@@ -195,6 +195,6 @@ void net_build(Net *net, const ModelConfig *config, Extent canvas)
     const Layer *last = &net->layers[net->layer_count - 1];
     Extent y = net->extents[last->out];
     CHECK(last->kind == OP_CONV && y.c == config->classes && y.h * y.w == 1,
-          "end it with net_linear(net, x, name, classes)", "the last layer of %s is not linear, or "
-          "does not have %d outputs", config->arch, config->classes);
+          "end it with net_linear(net, x, name, classes)", "the last layer of %s must be linear "
+          "or a convolution, with %d outputs", config->arch, config->classes);
 }
