@@ -3,6 +3,7 @@
 // a wait reads values that are not written yet. A kernel ends the program if
 //
 //   - it accesses memory that is not on the device, not allocated, or beyond the end of an allocation
+//   - it accesses 2 to 16 bytes at an address that is not a multiple of their number
 //   - two threads access the same shared memory without a barrier between them, and one of them writes
 //   - threads of a block deadlock: some are at a barrier, some at a shuffle, or lanes of a warp are missing
 //
@@ -289,11 +290,18 @@ inline void touch(const void *p, size_t bytes, bool write)
         touch_elsewhere(static_cast<const char *>(p), bytes, write);
 }
 
+inline void touch_whole(const void *p, size_t bytes, bool write)
+{
+    touch(p, bytes, write);
+    if (in_kernel && reinterpret_cast<uintptr_t>(p) % bytes != 0 && fake_on_device(p, bytes))
+        fake_die("a kernel: %s %zu bytes at %p, which is not a multiple", write ? "writes" : "reads", bytes, p);
+}
+
 } // namespace
 
-#define TOUCH(bytes)                                                                      \
-    extern "C" void __asan_load##bytes##_noabort(const void *p) { touch(p, bytes, false); } \
-    extern "C" void __asan_store##bytes##_noabort(const void *p) { touch(p, bytes, true); }
+#define TOUCH(bytes)                                                                              \
+    extern "C" void __asan_load##bytes##_noabort(const void *p) { touch_whole(p, bytes, false); } \
+    extern "C" void __asan_store##bytes##_noabort(const void *p) { touch_whole(p, bytes, true); }
 TOUCH(1)
 TOUCH(2)
 TOUCH(4)
