@@ -316,6 +316,29 @@ TEST(a_death_is_named_before_others_end)
     EXPECT(test_times(said, wanted) == 1, "not once \"%s\": %s", wanted, said);
 }
 
+// The run ends because of rank 1. A replacement of rank 2 must wait for the next start, and not complete this one.
+TEST(nobody_joins_a_run_that_has_lost_a_rank)
+{
+    Progress record = { .beats = 1 };
+    stage(3, 40);
+    Bytes hello = hello_of(1, true);
+    StoreConfig late = as(2);
+    enter(as(0), step);
+    int fd = knock();
+    send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
+    send(fd, &(StoreHead){ STORE_BEAT, sizeof record, "" }, sizeof(StoreHead), MSG_NOSIGNAL);
+    send(fd, &record, sizeof record, MSG_NOSIGNAL);
+    close(fd);
+    for (int i = 0; i < 30000 && test_times(said, "lost rank 1 of 3") == 0; i++) {
+        sleep_ms(1);
+        said = test_read(path);
+    }
+    late.timeout = 0.5;
+    ends(enter(late, bow), EXIT_FAILED);
+    all_end(EXIT_REPORTED);
+    EXPECT_EQ_INT(seen->there, 0);
+}
+
 // --- running the tests -----------------------------------------------------------------------------------------------
 
 // They mostly wait, so they run in parallel, one process each.

@@ -137,6 +137,9 @@ static bool is_refused(const StoreHead *head, const StoreHello *new, char reason
     else if (p->here && (p->pid != new->pid || strcmp(p->host, new->host) != 0))
         snprintf(reason, STORE_REASON, "rank %d has joined already (%s, pid %d): check that "
                  "no two machines have the same --node-rank", new->rank, p->host, p->pid);
+    for (int i = 1; i < c->size && !reason[0]; i++)
+        if (server.peers[i].ended > 0)
+            snprintf(reason, STORE_REASON, "rank %d has died, so this run will end soon", i);
     return reason[0];
 }
 
