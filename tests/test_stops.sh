@@ -35,6 +35,22 @@ done
 train --epochs 1 --save piped.st 2>&1 | head -1 >out
 check "a closed pipe: saved nevertheless" test -s piped.st
 
+# After USR1 rank 0 cannot save. Rank 1's status must not say that the run has stopped as asked: job.sbatch would start
+# it again.
+pids=()
+for rank in 0 1; do
+    (   [ $rank = 1 ] || ulimit -f 100
+        by_hand $rank 2 exec "$BUILD/04_ddp_launcher/train" --arch lenet $small --save late.st >rank$rank 2>&1 ) &
+    pids+=($!)
+done
+until_so 60 grep "step:.*\[ *3/" rank0
+kill -USR1 "${pids[@]}"
+wait "${pids[0]}"
+check "rank 0 cannot save: status $?" grep -q "late.st: cannot write" rank0
+wait "${pids[1]}"
+status=$?
+check "rank 1: status $status" test $status = 4
+
 # OpenMP may give fewer threads than requested. oneDNN would then wait forever for the missing threads. So the program
 # must request no more than it can get.
 OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train" --arch convnet $small -j 0 \

@@ -84,9 +84,8 @@ void call_lost(const Comm *comm, const Call *call, const char *why)
     char text[CALL_TEXT], reason[512];
     snprintf(reason, sizeof reason, "%s", why);     // another error may overwrite why
     for (int waited_ms = 0; waited_ms < 5000; waited_ms += 50) {
-        int signal = interrupt_requested() ? interrupt_requested() : interrupt_received();
-        if (signal)
-            leave_at_once(128 + signal);
+        if (interrupt_requested() || interrupt_received())
+            leave_at_once(EXIT_REPORTED);   // not 128 + signal, as if the ranks had agreed to stop
         nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
     }
     FAIL(call ? "another rank has ended or is unreachable: check its last output"
