@@ -2,7 +2,8 @@
 // the program to stop; the second ends it at once. (A rank that stopped alone would leave the
 // others waiting. So until it has called interrupt_hold, even the first ends it at once.) SIGUSR1,
 // which batch systems send some time before they end a job, also asks the program to stop. SIGUSR1
-// never counts as the first of two signals, so repeating it is harmless.
+// never counts as the first of two signals, so repeating it is harmless. A signal that comes again
+// within 0.2 s counts once.
 #pragma once
 
 // From now on handles these signals, and ignores SIGPIPE and SIGXFSZ. The first Ctrl-C or SIGTERM

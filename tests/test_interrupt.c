@@ -36,6 +36,7 @@ static void get_two(const void *signals)
 TEST(only_a_second_stop_signal_kills)
 {
     EXPECT_EQ_INT(test_child(get_two, (int[]){ SIGINT, SIGTERM }), 128 + SIGTERM);
+    EXPECT_EQ_INT(test_child(get_two, (int[]){ SIGTERM, SIGTERM }), SIGTERM);       // within 0.2 s
     EXPECT_EQ_INT(test_child(get_two, (int[]){ SIGUSR1, SIGUSR1 }), SIGUSR1);
     EXPECT_EQ_INT(test_child(get_two, (int[]){ SIGUSR1, SIGTERM }), SIGTERM);
     EXPECT_EQ_INT(test_child(get_two, (int[]){ SIGTERM, SIGUSR1 }), SIGTERM);

@@ -2,14 +2,24 @@
 #include "check.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <time.h>
 #include <unistd.h>
 
 // Atomic, not only sig_atomic_t: two signals may be handled at once, in two threads.
 static atomic_int received;     // the first signal; after SIGUSR1, the next Ctrl-C or SIGTERM
 static atomic_int stopped_by;   // the signal after which the ranks have agreed to stop
+static atomic_llong since = LLONG_MAX;      // when `received` came, in ms
 static atomic_bool held, agrees, silenced;  // agrees: interrupt_hold was called
+
+static long long now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1000LL * t.tv_sec + t.tv_nsec / 1000000;
+}
 
 static void on_signal(int signal)
 {
@@ -17,9 +27,13 @@ static void on_signal(int signal)
     if (signal == SIGUSR1 && received)
         return;
     bool alone = rank_count() > 1 && !agrees;
-    if (alone || (!atomic_compare_exchange_strong(&received, &none, signal) &&
-                  !atomic_compare_exchange_strong(&received, &early, signal)))
+    if (!alone && (atomic_compare_exchange_strong(&received, &none, signal) ||
+                   atomic_compare_exchange_strong(&received, &early, signal)))
+        since = now_ms();
+    else if (alone || signal != received || now_ms() - 200 > since)
         leave_at_once(128 + signal);    // a rank that stopped alone would leave the others waiting
+    else
+        return;     // timeout and systemd signal each process; so a rank of launch gets it twice
     if (!silenced && signal != SIGUSR1)     // SIGUSR1 comes from a batch system, not from a user
         interrupt_announce();
     errno = kept;
