@@ -141,7 +141,7 @@ void slurm_place(const RendezvousConfig *c, const World *world, StoreConfig *sto
     bool one_host = number("SLURM_STEP_NUM_NODES") == 1;
     snprintf(store->run, sizeof store->run, "%s", run_name());
     store->rank = world->rank;
-    if (world->size > 1)
+    if (world->size > 1 || c->meet)
         (c->meet ? rendezvous_file : place_by_name)(c, one_host, store);
 }
 

@@ -48,6 +48,6 @@ rm "$(find copy/train -name '*.jpg' | sort | head -1)"
 mixed() { # each rank reads a different folder
     ranks 2 bash -c 'cd "$TMP" && exec "$@" --data "$([ "$RANK" = 0 ] && echo tree || echo copy)"' bash "$@"
 }
-expect 1 "data: rank 1" mixed "$train" "${small[@]}" --epochs 1
+expect 2 "data: rank 1" mixed "$train" "${small[@]}" --epochs 1
 
 test_done

@@ -71,7 +71,7 @@ expect 0 "local rank: 0, global rank: 1 of 2" both "LOCAL_RANK=1 LOCAL_WORLD_SIZ
 here=$(hostname)
 of_0=(--lr 0.1) of_1=(--lr 0.2)
 expect 0 "options: rank 1 ($here) has --lr 0.2, but rank 0 has --lr 0.1" both "" ""
-check "both ranks end with status 4" grep -qx 'statuses 4 4' "$TMP/output"
+check "both ranks end with status 2" grep -qx 'statuses 2 2' "$TMP/output"
 check "before any work" not grep -q parameters "$TMP/output"
 of_0=(--threads 1 --workers 0 --metrics a)
 of_1=(--threads 2 --workers 1 --metrics b --trace b.json)

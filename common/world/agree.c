@@ -66,6 +66,8 @@ void agree_same(const World *world, const char *what, const char *value)
         if (all[i][0]) {
             if (world->rank == 0)
                 WARN(hint_for(what), "%s", all[i]);
+            leave_only_with(EXIT_USAGE);    // not with the status of a lost rank
+            store_gather(world, "the status", mine, sizeof mine, all);  // all have set theirs
             store_end_run(world);
         }
     free(all);
