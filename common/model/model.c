@@ -187,7 +187,7 @@ static void add_tensor(Model *model, int layer, const char *part, ModelKind kind
                        const int64_t *shape, size_t offset)
 {
     ModelTensor *t = &model->tensors[model->tensor_count++];
-    snprintf(t->name, sizeof t->name, "%.32s.%s", model->net->layers[layer].name, part);
+    snprintf(t->name, sizeof t->name, "%s.%s", model->net->layers[layer].name, part);
     t->kind = kind;
     t->ndim = ndim;
     t->count = 1;

@@ -1,6 +1,7 @@
 // net_builder.c - builds a network layer by layer.
 #include "model/net_builder.h"
 #include "check.h"
+#include <string.h>
 
 // Does the layer's backward add up the gradients of two readers?
 static bool adds_gradients(const Layer *layer)
@@ -33,9 +34,26 @@ static Layer *add_layer(Net *net, OpKind kind, int in, const char *name, Extent 
     layer->residual = -1;
     layer->out = net->value_count;
     layer->channels = extent.c;
-    snprintf(layer->name, sizeof layer->name, "%s%s", net->prefix, name);
+    CHECK(strlen(net->prefix) + strlen(name) < sizeof layer->name, "use a shorter name or prefix",
+          "layer %s%s: the name may have %zu bytes", net->prefix, name, sizeof layer->name - 1);
+    stpcpy(stpcpy(layer->name, net->prefix), name);
+    for (const Layer *other = net->layers; name[0] && other < layer; other++)
+        CHECK(strcmp(other->name, layer->name) != 0, "in a block's function, set net->prefix",
+              "two layers of the network are called %s", layer->name);
     net->extents[net->value_count++] = extent;
     return layer;
+}
+
+// The layer also adds this value.
+static void add_residual(Net *net, Layer *layer, int residual)
+{
+    Extent x = net->extents[layer->in], y = net->extents[residual];
+    CHECK(x.c == y.c && x.h == y.h && x.w == y.w,
+          "let the shortcut change the shape, too: see shortcut() in common/model/nets.c",
+          "the network adds output %d, %dx%dx%d, to output %d, %dx%dx%d", residual, y.c, y.h, y.w,
+          layer->in, x.c, x.h, x.w);
+    layer->residual = residual;
+    layer->residual_part = residual > 0 ? next_part(net, residual) : 0;
 }
 
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
@@ -65,8 +83,8 @@ int net_linear(Net *net, int in, const char *name, int outputs)
 int net_norm(Net *net, int in, int residual, const char *name, bool relu)
 {
     Layer *layer = add_layer(net, OP_NORM, in, name, net->extents[in]);
-    layer->residual = residual;
-    layer->residual_part = residual > 0 ? next_part(net, residual) : 0;
+    if (residual >= 0)
+        add_residual(net, layer, residual);
     layer->relu = relu;
     layer->bias = true;
     return layer->out;
@@ -92,8 +110,8 @@ int net_attention(Net *net, int in, int heads)
 int net_add(Net *net, int a, int b)
 {
     Layer *layer = add_layer(net, OP_ADD, b, "", net->extents[b]);
-    layer->residual = a;
-    layer->residual_part = a > 0 ? next_part(net, a) : 0;
+    if (a >= 0)
+        add_residual(net, layer, a);
     return layer->out;
 }
 

@@ -6,7 +6,7 @@
 // they are added; value 0 is the batch of images, or of tokens as one-hot rows.
 typedef struct Layer {
     OpKind kind;
-    char name[56];                  // the layer's name in torch: "layer1.0.conv1"
+    char name[33];                  // the layer's name in torch: "layer1.0.conv1"
     int in, residual, out;          // residual: -1 if there is none
     int in_part, residual_part;     // which parts of its inputs' gradients this layer writes
     int channels, kernel_h, kernel_w, stride, pad; // output channels; the rest: conv and max pool

@@ -27,7 +27,7 @@ static void check_options(Args *args, void *config)
         args_default(args, "lr", "0.005");
         args_default(args, "epochs", "8");
     }
-    if (gpt->width % gpt->heads != 0)
+    if (args_is(args, "arch", "gpt") && gpt->width % gpt->heads != 0)
         args_reject(args, "width", "%d is not a multiple of --heads %d", gpt->width, gpt->heads);
 }
 
@@ -193,8 +193,10 @@ void net_build(Net *net, const ModelConfig *config, Extent canvas)
         FAIL("in net_build, call the network's function (docs/your_network.md)",
              "arch_names has %s, but net_build does not build this network", config->arch);
     const Layer *last = &net->layers[net->layer_count - 1];
-    Extent y = net->extents[last->out];
-    CHECK(last->kind == OP_CONV && y.c == config->classes && y.h * y.w == 1,
-          "end it with net_linear(net, x, name, classes)", "the last layer of %s must be linear "
-          "or a convolution, with %d outputs", config->arch, config->classes);
+    CHECK(last->linear && last->channels == config->classes,
+          "end it with net_linear(net, x, name, classes)",
+          "the last layer of %s must be linear, with %d outputs", config->arch, config->classes);
+    for (int i = 0; i < last->out; i++)
+        CHECK(net->readers[i] > 0, "pass it to a later layer, or remove the layer that computes it",
+              "no layer of %s reads output %d (0: the batch)", config->arch, i);
 }
