@@ -21,6 +21,7 @@ typedef struct CheckpointConfig {
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
 // Returns the file to resume from, or NULL. For --resume auto: the file of --save, if it exists.
+// Fails on rank 0 if a file of --resume or --init cannot be opened.
 const char *checkpoint_find(const CheckpointConfig *config);
 
 typedef struct TrainState {

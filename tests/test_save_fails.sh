@@ -91,4 +91,7 @@ until_so 60 grep "== saved" stdout
 expect 1 "another run is writing saved/net" "$train" "${options[@]}" --epochs 1 --save saved/net --resume auto
 { kill -KILL $!; wait $!; } 2>/dev/null
 expect 0 "== resumed" "$train" "${options[@]}" --epochs 1 --resume saved/net --save saved/net
+mv saved/net kept
+expect 0 "saved/net.best: this run will overwrite this checkpoint" "$train" "${options[@]}" --epochs 1 --resume kept \
+    --save saved/net
 test_done

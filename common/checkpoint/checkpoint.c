@@ -289,15 +289,25 @@ static bool same_file(const char *a, const char *b)
            of_a.st_dev == of_b.st_dev;
 }
 
-bool checkpoint_claim(const char *save, const char *from, Error *err)
+static void warn_if_replaced(const char *path, const char *hint)
 {
     struct stat st;
+    if (stat(path, &st) == 0 && st.st_size > 0)
+        WARN(hint, "%.300s: this run will overwrite this checkpoint", path);
+}
+
+bool checkpoint_claim(const char *save, const char *from, Error *err)
+{
+    char best[PATH_MAX];
+    snprintf(best, sizeof best, "%s.best", save);
     PROGRESS_DOING("opening", save);
     if (!output_claim(save, err))
         return false;
-    if (!(from && same_file(save, from)) && stat(save, &st) == 0 && st.st_size > 0)
-        WARN("to continue from it, use --resume auto; to keep it, rename it",
-             "%.300s: this run will overwrite this checkpoint", save);
+    if (from && same_file(save, from))
+        return true;                    // only a better model replaces its .best
+    warn_if_replaced(save, "to continue from it, use --resume auto; to keep it, rename it");
+    if (!from || !same_file(best, from))
+        warn_if_replaced(best, "to keep it, rename it");
     return true;
 }
 
@@ -380,5 +390,9 @@ const char *checkpoint_find(const CheckpointConfig *c)
     PROGRESS_DOING("looking for", from ? from : "");
     if (from && strcmp(from, "auto") == 0)
         from = access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
+    const char *source = from ? from : c->init;
+    CHECK(own_rank() > 0 || !source || access(source, R_OK) == 0,
+          "check the path, and that you may read the file", "cannot open %.200s: %s", source,
+          strerror(errno));
     return from;
 }
