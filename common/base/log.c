@@ -95,7 +95,10 @@ bool log_wants(const Log *log, int64_t step, int64_t steps)
     return step % log->config.print_freq == 0 || step == steps;
 }
 
-static double mean_loss(const Stats *s) { return s->loss_sum / (double)s->count; }
+static double mean_loss(const Stats *s)
+{
+    return s->not_finite > 0 ? NAN : s->loss_sum / (double)s->count;
+}
 static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part / whole : 0; }
 
 // "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2"
