@@ -18,12 +18,12 @@ static int is_folder(const struct dirent *entry)
     return entry->d_name[0] != '.' && entry->d_type != DT_REG;
 }
 
-static int is_picture(const struct dirent *entry)
+static int is_picture_or_folder(const struct dirent *entry)
 {
     const char *end = strrchr(entry->d_name, '.');
-    return entry->d_name[0] != '.' && end &&
-           (strcasecmp(end, ".jpg") == 0 || strcasecmp(end, ".jpeg") == 0 ||
-            strcasecmp(end, ".png") == 0);
+    bool picture = end && (strcasecmp(end, ".jpg") == 0 || strcasecmp(end, ".jpeg") == 0 ||
+                           strcasecmp(end, ".png") == 0);
+    return entry->d_name[0] != '.' && (picture || entry->d_type == DT_DIR);
 }
 
 // Sets *names, sorted. Returns how many there are; on an error, or if there are none, 0.
@@ -45,7 +45,8 @@ static bool class_add(Dataset *set, FILE *all, const char *path, int label, Erro
 {
     struct Pictures *p = set->pictures;
     struct dirent **files;
-    int count = list(path, is_picture, &files, err), end = set->count + count;
+    bool flat = true;
+    int count = list(path, is_picture_or_folder, &files, err), end = set->count + count;
     if (count == 0)
         return false;
     set->labels = reallocarray(set->labels, end, sizeof *set->labels);
@@ -55,10 +56,13 @@ static bool class_add(Dataset *set, FILE *all, const char *path, int label, Erro
         set->labels[set->count] = label;
         p->at[set->count] = ftell(all);
         fprintf(all, "%s/%s%c", path + strlen(p->dir) + 1, files[i]->d_name, '\0');
+        if (files[i]->d_type == DT_DIR)
+            flat = error_set(err, "put all pictures of a class directly into its folder",
+                             "%s/%s: a folder in a class", path, files[i]->d_name);
         free(files[i]);
     }
     free(files);
-    return true;
+    return flat;
 }
 
 // Lists the classes and files of a part of the folder: "train" or "val".
