@@ -38,5 +38,6 @@ for program in "${programs[@]}"; do ldd "$program"; done | sed -nE 's/^[[:space:
     sed -nE 's/^(CMAKE_CUDA_ARCHITECTURES|DDP_MARCH):[A-Z]*=/\1: /p' "$build/CMakeCache.txt"
 } >"$to/about"
 mkdir -p "$(dirname "$out")"
-tar -C "$work" --owner=0 --group=0 -cf - gpu-bundle | xz -T0 "--lzma2=preset=1,dict=64MiB" >"$out"
+tar -C "$work" --owner=0 --group=0 -cf - gpu-bundle | xz -T0 "--lzma2=preset=1,dict=64MiB" >"$work/bundle"
+mv "$work/bundle" "$out"
 say "$out: $(du -h "$out" | cut -f1); on the GPU machine: tar xf ${out##*/} && gpu-bundle/tools/gpu_tests.sh"

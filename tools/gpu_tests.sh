@@ -35,7 +35,7 @@ END
     echo "fused_gpt 120 fused_gpt --amp bf16"
     echo "fused_gpt_fp16 120 fused_gpt --amp fp16"
     for program in "$build"/tests/test_*_cuda; do
-        echo "${program##*/} 240 $program"
+        echo "${program##*/} 240 compiled ${program##*/}"
     done
     cat <<'END'
 steps_alike 240 steps_alike
@@ -69,6 +69,7 @@ hash_of() { "$@" >out 2>&1 || { cat out >&2; return 1; }; sed -n 's/^weight hash
 same() { echo "$1: $2 and $3"; [ -n "$2" ] && [ "$2" = "$3" ]; }
 skip() { echo "skipped: $1"; exit 77; }
 
+compiled() { "$build/tests/$1"; }
 shared() { CUDA_VISIBLE_DEVICES=$(cut -d, -f1 <<<"${CUDA_VISIBLE_DEVICES:-0}") "$@"; }
 nccl() { [ "$(count_gpus)" -ge 2 ] || skip "there is one GPU"; "$@"; }
 

@@ -66,7 +66,7 @@ def read_run(path):
     for e in read_events(path):
         if e.get("event") == "step":
             points["step"][e["epoch"] - 1 + e["step"] / e["steps"]] = e["loss"], e["acc"]
-        elif e.get("event") == "epoch":
+        elif e.get("event") == "epoch" and "test_loss" in e:    # before 07, only rank 0 evaluates
             points["epoch"][e["epoch"]] = e["test_loss"], e["top1"]
     train, test = ([(x, *y) for x, y in sorted(some.items()) if None not in y] for some in points.values())
     if not train and not test:
