@@ -10,7 +10,7 @@ typedef struct OptimConfig {
     const char *schedule;   // constant, step, cosine
     const char *milestones; // step: "30,60,80", the epochs of the decays
     double gamma;           // step: factor of each decay
-    double min_lr;          // cosine: the final rate, if less than lr
+    double min_lr;          // cosine: the final rate before lr_scale, if less than lr
     int cosine_steps;       // cosine: steps until the final rate; 0: all steps of the run
     const char *warmup;     // how long the rate first rises linearly: "0.5" epochs, or "100steps"
     const char *lr_scale;   // how lr grows with the number of ranks: none, linear, sqrt
@@ -18,7 +18,8 @@ typedef struct OptimConfig {
 OptimConfig optim_defaults(void);
 // Sets the defaults and adds the options.
 void optim_options(Args *args, OptimConfig *config);
-// Adds --lr-scale, for programs with ranks. With linear or sqrt, the default warm-up has 5 epochs.
+// Adds --lr-scale, for programs with ranks. With linear or sqrt, the default warm-up has 5 epochs
+// (gpt: 100 steps).
 //
 // N ranks take a step with N times the samples, and an epoch has an N-th of the steps. So each step
 // should be longer. With SGD, one step with the mean of N gradients at N times the rate goes about

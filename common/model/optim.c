@@ -80,8 +80,8 @@ void optim_options(Args *args, OptimConfig *c)
           "step: multiply the rate by --gamma at these epochs", .needs = "schedule=step" },
         { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step: factor at each milestone", .max = 1,
           .needs = "schedule=step" },
-        { "min-lr", 0, ARG_DOUBLE, &c->min_lr, "RATE", "cosine: the final rate", .max = 1e3,
-          .needs = "schedule=cosine" },
+        { "min-lr", 0, ARG_DOUBLE, &c->min_lr, "RATE", "cosine: the final rate, before --lr-scale",
+          .max = 1e3, .needs = "schedule=cosine" },
         { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N",
           "cosine: steps until --min-lr (0: the whole run)", .max = 1e9,
           .needs = "schedule=cosine" },
@@ -95,7 +95,7 @@ void optim_scale_options(Args *args, OptimConfig *c)
     args_add(args, ARGS_ROWS(
         { "lr-scale", 0, ARG_CHOICE, &c->lr_scale, "none|linear|sqrt",
           "multiply --lr by the number of ranks (linear, for SGD) or by its square root (sqrt, "
-          "for AdamW), after a warm-up (default: 5 epochs)" }));
+          "for AdamW), after a warm-up (default: 5 epochs; gpt: 100 steps)" }));
 }
 
 // A step's factor of the learning rate. With many ranks `whole` would be too large at first. So in
