@@ -262,7 +262,7 @@ static bool train_epoch(Job *job)
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
         // A recording (a CUDA graph) holds addresses and sizes. So each of the loader's buffers
-        // needs its own recording, and so does a short batch, which is always in the same buffer.
+        // needs its own recording. Short batches share one: they end epochs, in the same buffer.
         int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
         replay_run(job->replay, key, train_step, job);
         count_step(job);

@@ -4,8 +4,8 @@
 // several times as fast. But they have too few digits for long sums and for small changes of large
 // values. So both 16 and 32 bits are used:
 //
-//   short (bf16, fp16)   images, activations and their gradients, weights that convolutions read
-//   f32                  sums inside a convolution, statistics of a batch, logits;
+//   short (bf16, fp16)   images, activations and their gradients, weights that layers read
+//   f32                  sums inside a layer, statistics of a batch, logits;
 //                        gradients of parameters, the optimizer and the weights it changes
 //
 // bf16 has the range of f32. fp16 does not: small gradients would become 0. So the loss is

@@ -31,6 +31,8 @@ void __wrap_replay_run(Replay *replay, int key, void (*step)(void *), void *arg)
     static int calls;
     const char *ctrl_c = getenv("CTRL_C");
     bool known = key >= 0 && key <= LOADER_SLOTS;
+    if (getenv("SPY") && !known)
+        fprintf(stderr, "key: %d is not from 0 to %d\n", key, LOADER_SLOTS);
     if (getenv("SPY") && known && inputs[key] &&
         (rows[key] != batch->rows || (batch->full && inputs[key] != batch->inputs)))
         fprintf(stderr, "key: a batch of %d images has the key of one of %d\n", batch->rows, rows[key]);

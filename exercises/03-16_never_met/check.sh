@@ -37,8 +37,8 @@ finished right 2 "${same[@]}" --trace right.json
 why="The average of the gradients is enough, in one message for each step."
 equal "the ranks send as many messages as step 03" "$(all_reduces right.json)" \
     "$(all_reduces whole.json)"
-why="stop.c keeps a float after the gradients, with which all ranks agree to stop. If it is not averaged with them, no
-rank hears of another's Ctrl-C. So send ready_count values: the gradients and the spare floats after them."
+why="From step 04 on, stop.c keeps a float after the gradients, with which all ranks agree to stop. So send ready_count
+floats: the gradients and the spare floats after them."
 equal "each message also has the spare floats after the gradients" 16 \
     "$(sed -n 's/^after the gradients: //p' whole.out | sort -u | paste -sd' ')"
 why="gradients_check looks for infinite and NaN gradients; if there is one, the optimizer skips the step. A NaN of one

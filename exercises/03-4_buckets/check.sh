@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # A spy (check.c) records the range of gradients in each bucket. The ranges of a step must cover all gradients, without
 # gaps and without overlaps; two steps are checked. A run must send as many messages as the finished program, also with
-# buckets that are larger than the limit of the first one (1 MiB).
+# buckets of several layers.
 # fails with: each bucket begins where the last one ended
 export SPY=1
 build --with check.c --wrap comm_all_reduce --wrap model_new --wrap sgd_update
@@ -24,7 +24,7 @@ once()
 (the last 16 are not gradients, but travel with them), and it sent $sent. A gradient that is not sent stays this rank's
 own; one that is sent twice costs time."
     beside "each bucket begins where the last one ended (rank $1, step $2$3)" same bucket expected expected found found
-    why="The last 16 numbers travel with the last bucket. They are not gradients, but all ranks need their sum, too."
+    why="The last 16 numbers travel with the last bucket. They are not gradients: step 04 uses them."
     equal "the last bucket ends with the last gradient (rank $1, step $2$3)" "$all" \
         "$(awk '{ end = $2 } END { print end }' ranges)"
 }
