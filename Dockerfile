@@ -9,7 +9,7 @@
 #
 # For GPUs: docker build --build-arg base=nvidia/cuda:13.0.1-cudnn-devel-ubuntu24.04 -t ddp.c .
 #           docker run --init -it --gpus all ddp.c
-# A mirror for apt: docker build --build-arg mirror=http://HOST, where HOST has the folders debian or ubuntu.
+# A mirror for apt: docker build --build-arg mirror=http://HOST, where HOST has debian and debian-security, or ubuntu.
 ARG base=debian:12
 FROM ${base}
 ARG mirror=

@@ -4,7 +4,7 @@
 // several times as fast. But they have too few digits for long sums and for small changes of large
 // values. So both 16 and 32 bits are used:
 //
-//   short (bf16, fp16)   images, activations and their gradients, weights that layers read
+//   short (bf16, fp16)   images, activations and their gradients, factors of matrix products
 //   f32                  sums inside a layer, statistics of a batch, logits;
 //                        gradients of parameters, the optimizer and the weights it changes
 //

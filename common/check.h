@@ -12,7 +12,7 @@
 // processes then reports EXIT_RANKS_DIFFER.
 enum {
     EXIT_FAILED = 1,
-    EXIT_USAGE = 2,             // wrong options: no work was done
+    EXIT_USAGE = 2,             // wrong options, or ranks that differ in them: no work was done
     EXIT_DIVERGED = 3,          // the loss or a gradient is not finite
     EXIT_REPORTED = 4,          // another rank has failed; another process prints which and why
     EXIT_RANKS_DIFFER = 200,    // the ranks' weights differ

@@ -1,5 +1,5 @@
 // test_interrupt.c - a signal requests a stop, and does not disturb the code it interrupts.
-// ctest: SANITIZERS none
+// ctest: SANITIZERS none LABELS deadlines
 #include "check.h"
 #include "interrupt.h"
 #include "test.h"

@@ -11,7 +11,7 @@
 // Atomic, not only sig_atomic_t: two signals may be handled at once, in two threads.
 static atomic_int received;     // the first signal; after SIGUSR1, the next Ctrl-C or SIGTERM
 static atomic_int stopped_by;   // the signal after which the ranks have agreed to stop
-static atomic_llong since = LLONG_MAX;      // when `received` came, in ms
+static atomic_llong since = LLONG_MAX;      // when SIGINT or SIGTERM came, in ms
 static atomic_bool held, agrees, silenced;  // agrees: interrupt_hold was called
 
 static long long now_ms(void)
@@ -29,11 +29,11 @@ static void on_signal(int signal)
     bool alone = rank_count() > 1 && !agrees;
     if (!alone && (atomic_compare_exchange_strong(&received, &none, signal) ||
                    atomic_compare_exchange_strong(&received, &early, signal)))
-        since = now_ms();
+        since = signal == SIGUSR1 ? LLONG_MAX : now_ms();
     else if (alone || signal != received || now_ms() - 200 > since)
         leave_at_once(128 + signal);    // a rank that stopped alone would leave the others waiting
     else
-        return;     // timeout and systemd signal each process; so a rank of launch gets it twice
+        return;     // timeout signals its child twice; systemd, both launch and its ranks
     if (!silenced && signal != SIGUSR1)     // SIGUSR1 comes from a batch system, not from a user
         interrupt_announce();
     errno = kept;

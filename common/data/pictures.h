@@ -4,7 +4,8 @@
 //
 // Classes are the sorted names of train's folders, from label 0 on; val has the same folders.
 // Within a class, files are sorted by name, byte by byte. Only names that end in .jpg, .jpeg or
-// .png count, in upper or lower case; hidden files do not. Symbolic links are followed.
+// .png count, in upper or lower case; hidden files do not. Symbolic links are followed,
+// but a link to a folder, in a class, is left out; a folder there is an error.
 #pragma once
 #include "data/formats.h"
 

@@ -274,12 +274,24 @@ static void gather(Norm *norm)
     ops->norm_gather(ops->norm_gather_arg, j->mine, j->all, 1 + 2 * j->m.columns);
 }
 
+// A variance of 0 makes all outputs of a channel beta, and all gradients of its inputs 0.
+static void warn_of_one_value(void)
+{
+    static bool warned;
+    if (!warned && own_rank() == 0)
+        WARN("use a larger batch (-b), fewer parts (--accumulate) or, with ranks, --sync-bn",
+             "BatchNorm has one value per channel, so the layers before it learn nothing");
+    warned = true;
+}
+
 void norm_forward(const Op *op, const OpArgs *a)
 {
     Norm *norm = (Norm *)op->own;
     NormJob *j = &norm->job;
     Stream *stream = compute(norm->ops);
     prepare(norm);
+    if (a->training && j->m.rows == 1 && j->processes <= 1)
+        warn_of_one_value();
     j->t = a->norm, j->x = a->x, j->residual = a->residual, j->out = a->y;
     if (!a->training)
         RUN_ITEMS(scale_of_running, stream, j->m.columns, j);

@@ -1,7 +1,7 @@
-// comm.h - what ddp.c, broadcast.c and sampler.c call of common/comm.h and common/device.h, with
-// the same declarations. nccl_backend.c implements it with CUDA and NCCL. Work is enqueued on a
-// stream and runs in order, while the host continues. All ranks make the same calls of a Comm in
-// the same order.
+// comm.h - the functions of common/comm.h and common/device.h that ddp.c, broadcast.c and sampler.c
+// call; Array and CommType have only what these use. nccl_backend.c implements it with CUDA and
+// NCCL. Work is enqueued on a stream and runs in order, while the host continues. All ranks make
+// the same calls of a Comm in the same order.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

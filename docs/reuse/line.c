@@ -2,7 +2,7 @@
 //
 //   cc line.c exchange_fork.c && ./a.out 2                                         any POSIX system, nothing to install
 //   mpicc -o line line.c exchange_mpi.c && mpirun -np 2 ./line                     on CPUs
-//   mpicc -o line line.c exchange_nccl.c -lnccl -lcudart && mpirun -np 2 ./line    on two GPUs
+//   mpicc -o line line.c exchange_nccl.c -lnccl -lcudart && mpirun -np 2 ./line    on two GPUs (-I, -L: reuse.md)
 #include "exchange.h"
 
 #include <stdio.h>
