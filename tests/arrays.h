@@ -112,7 +112,7 @@ static inline void expect_near(const char *what, Shape s, const void *there, con
         double off = fabs(load_one(s.type, got, place(s, i)) - wanted[i]);
         double allowed = of_itself * fabs(wanted[i]) + of_largest * largest;
         double excess = off > 0 ? off / fmax(allowed, 1e-30) : off;
-        if (!(excess <= worst)) {
+        if (!isnan(worst) && !(excess <= worst)) {     // a NaN stays
             worst = excess;
             at = i;
         }

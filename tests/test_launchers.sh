@@ -2,9 +2,10 @@
 # mpirun, torchrun, launch and a start by hand give the same weights, on one host and on two. Ranks that a cut cable
 # separates end with a message that names the cause.
 #
-# ctest: TIMEOUT 300
+# ctest: TIMEOUT 300 LABELS deadlines
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check
 . "$SRC/tests/test.sh"
+type -P mpirun >/dev/null || { echo "skipped: there is no mpirun"; exit 77; }
 train=$BUILD/04_ddp_launcher/train
 launch=$BUILD/04_ddp_launcher/launch
 hosts=$SRC/tests/hosts.sh
@@ -72,7 +73,8 @@ one_host()
     wait $!
     check "mpirun ends with the killed rank's status" test $? = 137
     by_mpirun -np 3 "$train" "${twenty[@]}" --max-steps 1000000 --epochs 1000000 >orphaned 2>&1 &
-    started orphaned && kill -KILL "$(pgrep -f -- "^mpirun .*--epochs 1000000")"
+    started orphaned
+    check "mpirun is killed" pkill -KILL -f -- "^(mpirun|prterun) .*--epochs 1000000"
     wait $!
     check "no rank outlives its mpirun" until_so 10 not pgrep -f -- "^$train .*--epochs 1000000"
 }

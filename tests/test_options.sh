@@ -33,6 +33,7 @@ small=(-a lenet --data synthetic --train-samples 64 --test-samples 16 --threads 
 "$BUILD/04_ddp_launcher/launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" --metrics "$TMP/metrics" \
     --trace "$TMP/trace" <&- >&- 2>&-
 check "closed: it trains" test $? = 0
+check "closed: there are events" test -s "$TMP/metrics" -a -s "$TMP/trace"
 check "closed: only events in its files" not grep -qvE '^(\{.*\},?|\[)$' "$TMP/metrics" "$TMP/trace"
 
 test_done

@@ -20,8 +20,8 @@ if [ -w /dev/shm ]; then
     expect 1 "not deleted: $shm" run 5 touch "$shm"
     rm -f "$shm"
     # A file that a process has open belongs to a different test.
-    sleep 5 3>"$shm" &
-    expect 0 "" run 5 true
+    { until [ -e begun ]; do sleep 0.1; done; exec sleep 60 3>"$shm"; } &
+    expect 0 "" run 30 sh -c 'touch begun; until [ -e "$1" ]; do sleep 0.1; done' - "$shm"
     kill $!
     wait 2>/dev/null
     rm -f "$shm"

@@ -171,11 +171,11 @@ deaths()
     local job before
     job=$(submit "$script" "$train" "${endless[@]}" --max-steps 1000000 --train-samples 160000)
     check "it trains" until_so 30 says "$job" "== step:"
-    before=${EPOCHREALTIME/./}
+    before=${EPOCHREALTIME/[.,]/}
     on_node 2 bash -c 'kill -KILL $(pgrep -f "^$0" | tail -1)' "$train"
     check "the step ends" until_so 20 says "$job" "job $job: status 1"
-    echo "after $(((${EPOCHREALTIME/./} - before) / 1000)) ms"
-    check "within 5 s" test $((${EPOCHREALTIME/./} - before)) -lt 5000000
+    echo "after $(((${EPOCHREALTIME/[.,]/} - before) / 1000)) ms"
+    check "within 5 s" test $((${EPOCHREALTIME/[.,]/} - before)) -lt 5000000
     expect 0 "srun: error: " done_with "$job"
     check "the killed task is named" grep -qE "srun: error: node2: task [0-3].*: Killed" "$TMP/output"
     check "not requeued" job_is "$job" FAILED
