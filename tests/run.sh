@@ -4,6 +4,8 @@
 # status of 0 becomes 1 if the test leaves a process, or a file in /dev/shm. If a file of $NEEDS (a list with colons) is
 # not there, the test is skipped.
 set -u
+[ -n "${FOLLOWS:-}" ] || FOLLOWS=yes exec setpriv --pdeathsig TERM "$0" "$@"     # ends with ctest
+unset FOLLOWS
 limit=$1
 shift
 
@@ -42,7 +44,7 @@ stop_left()
 # OpenMP; these are left out, too.
 list_shm()
 {
-    find /dev/shm -mindepth 1 -maxdepth 1 ! -name "${SHM_OF_OTHERS-ddp-test-run-*}" \
+    find /dev/shm -mindepth 1 -maxdepth 1 -uid "$EUID" ! -name "${SHM_OF_OTHERS-ddp-test-run-*}" \
         ! -name '__KMP_REGISTERED_LIB_*' -printf '%f\n' 2>/dev/null | sort
 }
 # New files that no process has open or mapped. The files of other tests are open or mapped.
@@ -58,7 +60,8 @@ left_shm()
 shm_before=$(list_shm)
 
 # --foreground: Ctrl-C also reaches the test. timeout then does not end the test's children; stop_left does.
-env "$mark" timeout --foreground --kill-after=10 "$limit" "$@"
+env --default-signal=INT,QUIT "$mark" timeout --foreground --kill-after=10 "$limit" "$@" &
+wait $!                             # a signal interrupts it
 status=$?
 [ $status = 124 ] && echo "run.sh: stopped after $limit s"
 

@@ -83,7 +83,8 @@ near()
 
 # by_hand RANK N COMMAND...: runs the command as RANK of N ranks that meet at $port, below the ports that the system
 # assigns.
-port=$((10000 + $$ % 20000))
+port=$((10000 + $$ * 5 % 20000))
+while (: 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 5)); done
 by_hand() { RANK=$1 WORLD_SIZE=$2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "${@:3}"; }
 
 # cached NAME: prints the build's CMake variable NAME. Prints nothing if CMake has not found the file.

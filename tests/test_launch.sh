@@ -24,7 +24,6 @@ GOMP_SPINCOUNT=2000 DDP_TOKEN=[0-9a-f]{32} listens=$([ $i = 0 ] && echo 1 || ech
         "$(word 0 MASTER_PORT)$(word 0 DDP_TOKEN)"
 done
 
-port=$((20000 + $$ % 10000))
 "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port $port -n 2 -- "$rank" all=contract,sleep300 \
     >other 2>&1 &
 expect 0 "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port " \

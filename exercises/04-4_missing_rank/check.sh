@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Three runs with three ranks: rank 1 does not arrive in time; rank 0 does not; rank 2 is only a second late.
+# ctest: LABELS deadlines
 # fails with: if rank 1 does not arrive, the others give up
 build
 cat >late.sh <<'END'
@@ -20,7 +21,7 @@ gives_up() # gives_up NAME RANK: claims that the run ended with an error
         last_lines "$1" 3)
     passed "if rank $2 does not arrive, the others give up"
 }
-limit=9
+limit=20
 why="All remaining ranks are alive and waiting, so nothing else will end the run."
 three absent 1 60 --timeout 4
 gives_up absent 1
