@@ -40,6 +40,7 @@ esac'
 pretend ctest 'echo "ctest got $*"; echo "100% tests passed"'
 pretend curl 'exit 1'
 pretend ninja 'exit 0'
+pretend patch 'exit 0'
 pretend mpirun 'exit 0'
 pretend mpicc 'exit 0'
 touch "$TMP/headers"
@@ -69,7 +70,7 @@ check "the page shows the options' files" until_so 10 grep -q "server .*watch.py
 sed -i 's,^CMAKE_HOME.*,CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere,' build/CMakeCache.txt
 expect 3 'was moved or copied' ddp run 01
 expect 1 'the cuda backend cannot be built here' ddp run 01 --backend cuda
-expect 0 'ctest got --preset all --parallel' ddp test -R data
+expect 0 'ctest got --preset all --no-tests=error --parallel' ddp test -R data
 expect 0 "All three are true" ddp test quick
 check "quick stops there" is "$(grep -c 'ctest got' "$TMP/output")" 1
 expect 0 "-LE ^quick\$|^slow\$" ddp test

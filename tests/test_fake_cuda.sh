@@ -4,6 +4,7 @@
 # The compiled CUDA programs on simulated GPUs. fake_cuda/fake.h says what that proves and what it does not. The results
 # must be bit-identical however the work of streams and graphs happens to interleave.
 . "$SRC/tests/test.sh"
+type -P mpirun >/dev/null || { echo "skipped: there is no mpirun"; exit 77; }
 . "$SRC/tests/fake.sh"
 shopt -s nullglob
 

@@ -142,7 +142,7 @@ fetch()
         n = $2 } END { if (n > 0) printf ", %.1f MB", n / 1e6 }') || true
     say "from ${1%"${1##*/}"}$size"
     exec 9>>"$part"
-    flock -n 9 || die "another ./ddp data $set is downloading $1" "wait until it has ended"
+    flock -n 9 2>/dev/null || [ $? != 1 ] || die "another ./ddp data $set is downloading $1" "wait until it has ended"
     for ((tries = 5; tries > 0; tries--)); do
         before=$(stat -c %s "$part" 2>/dev/null || echo 0) status=0
         run curl --fail --location --show-error --connect-timeout 20 --speed-time 60 --continue-at - $quiet \
