@@ -70,9 +70,9 @@ expect 7 "caught TERM: rank 2" "$launch" -n 3 -- "$rank" 0=wait 1=sleep500,exit7
 begun=$EPOCHREALTIME
 expect 7 "rank 1 of 3" "$launch" -n 3 -- "$rank" 0=deaf,wait 1=sleep300,exit7 2=child,catch,wait
 check "ranks that ignore signals are killed after 2 s" within 1.9 10
-check "no process is left" nothing_left
+check "no process is left" at_last nothing_left
 expect 0 "" "$launch" -n 2 -- "$rank" 1=child,sleep200
-check "no process is left after a successful run" nothing_left
+check "no process is left after a successful run" at_last nothing_left
 
 # If launch dies, so does a script that it started, and the rank that the script started without exec.
 printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
@@ -108,7 +108,7 @@ asked()
     check "$1: status $3" ends "$3"
     check "$1: in time" within 0 "$4"
     check "$1: the answer" test "$(grep -v -e '^ready' -e '^caught' -e '^$' output)" = "$answer"
-    check "$1: nothing is left" nothing_left
+    check "$1: nothing is left" at_last nothing_left
 }
 asked INT 1 130 2 all=catch,wait
 asked TERM 1 143 2 0=catch,die19 1=catch,wait 2=catch,wait  # a stopped rank is woken

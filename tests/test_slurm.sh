@@ -163,7 +163,7 @@ time_is_over()
     check "the weights of an undisturbed run" test "$(hash_of)" = "$wanted"
     check "it finishes" grep -q "status 0$" "$TMP/output"
     check "it is requeued once" test "$(grep -c requeued "$TMP/output")" = 1
-    check "nothing is left" nothing_left
+    check "nothing is left" until_so 10 nothing_left
 }
 
 deaths()
@@ -179,7 +179,7 @@ deaths()
     expect 0 "srun: error: " done_with "$job"
     check "the killed task is named" grep -qE "srun: error: node2: task [0-3].*: Killed" "$TMP/output"
     check "not requeued" job_is "$job" FAILED
-    check "nothing is left" nothing_left
+    check "nothing is left" until_so 10 nothing_left
 
     job=$(submit "$script" "$train" "${endless[@]}")
     check "it trains" until_so 30 says "$job" "== step:"
