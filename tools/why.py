@@ -102,12 +102,15 @@ def find_steps(spans):
 
 
 def read_run(paths):
-    """-> {rank: its lanes}, the options and facts of the metrics' first line"""
+    """-> {rank: its lanes}, the options and facts of the run's last start, with its `rates`, in samples/s"""
     ranks, config = defaultdict(dict), {}
     for path in paths:
         if view_of(path)[1] is draw_curves:
-            events = list(read_events(path))
-            config = config or next((e for e in events if e.get("event") == "config"), {})
+            for e in read_events(path):         # a run that resumes appends to its metrics
+                if e.get("event") == "config":
+                    config = {**e, "rates": []}
+                elif e.get("event") == "step" and config and e.get("samples_per_s"):
+                    config["rates"].append(e["samples_per_s"])
         else:
             for lane, spans in read_timeline(path).items():
                 ranks[lane[0]][lane] = spans
@@ -130,13 +133,17 @@ def read_steps(lanes):
             if not inside:
                 kinds[kind] += milliseconds(span)
                 names[span.name] += milliseconds(span)
+                if span.name == "backward":     # of a batch in parts, the last part's
+                    kinds["hides"] = milliseconds(span)
             elif kind == "exchange" and kind_of(inside[0]) == "compute":    # without overlap
                 kinds["exchange"] += milliseconds(span)
                 kinds["compute"] -= milliseconds(span)
                 names[inside[0].name] -= milliseconds(span)
+                kinds["hides"] -= milliseconds(span) if inside[0].name == "backward" else 0
         for spans in lanes.values():
             here = [s for s in spans if begin <= s.begin < end]
             for span, after in zip(here, here[1:] + [None]):
+                kinds["norms"] += milliseconds(span) if span.call.startswith("norms #") else 0
                 if span.call.startswith("gradients #"):
                     size, unit = re.search(r"([\d.]+) (B|KB|MB)", span.name).groups()
                     slow = milliseconds(after) if after and after.name == "slow network" else 0
@@ -161,7 +168,7 @@ class Run:
         self.ms = {kind: statistics.median(step[0][kind] for steps in self.steps.values() for step in steps)
                    for kind in ("step", "exchange", "images")}
         self.ms["compute"] = self.ms["step"] - self.ms["exchange"] - self.ms["images"]
-        backward = statistics.median(step[1]["backward"] for steps in self.steps.values() for step in steps)
+        backward = statistics.median(step[0]["hides"] for steps in self.steps.values() for step in steps)
         self.backward = min(max(backward / self.ms["compute"], 0.01), 1)
         self.find_messages()
         # What the network adds to a step: the shortest wait of any rank. The others also wait for that rank.
@@ -186,17 +193,20 @@ class Run:
         self.network = statistics.median(sum(min(times[call])[0] for call in of_step) for of_step in calls)
         # A message is never smaller than a layer, whatever --bucket-mb says. So self.bucket, if not 0, is at least
         # the mean size of a message.
-        self.bucket = self.options.get("bucket_mb", 4)
+        self.sent = 1 if self.options.get("compress", "none") == "none" else 0.5     # of --bucket-mb, which counts f32
+        self.bucket = self.options.get("bucket_mb", 4) * self.sent
         if self.bucket and self.calls:
             self.bucket = max(self.bucket, self.gradients / self.calls / 2**20)
 
     def find_late(self):
-        """-> the rank that most often has the shortest all-reduces in a step, in which share of the steps, by how
-        much. The others wait for that rank, so their all-reduces are longer. The ranks' clocks need not agree."""
+        """-> the rank that most often has the shortest all-reduces in a step (with --sync-bn, calls of all kinds), in
+        which share of the steps, by how much. The others wait for that rank, so their all-reduces are longer. The ranks'
+        clocks need not agree."""
         last, by = Counter(), defaultdict(list)
         for number in range(self.count if self.size > 1 else 0):
-            waits = {rank: sum(call[1] for call in steps[number - self.count][2].values())
-                     for rank, steps in self.steps.items()}
+            found = {rank: steps[number - self.count] for rank, steps in self.steps.items()}
+            waits = {rank: kinds["exchange"] if kinds["norms"] else sum(call[1] for call in calls.values())
+                     for rank, (kinds, _, calls) in found.items()}
             rank = min(waits, key=waits.get)
             last[rank] += 1
             by[rank].append(max(waits.values()) - waits[rank])
@@ -246,7 +256,7 @@ class Prediction:
         latency, bandwidth = network or (self.latency, self.bandwidth / 1e3)
         run = self.run
         gradients, compute = run.gradients / shrink, batch * run.ms["compute"] * 1e-3
-        bucket = changed.get("bucket_mb", run.bucket)
+        bucket = changed["bucket_mb"] * run.sent if "bucket_mb" in changed else run.bucket
         o = scaling_model.parse_model([
             "--step-ms", "1", "--gradient-bytes", "1", "--backward", f"{run.backward}", 
             "--bucket-mb", f"{bucket / shrink}", "--algorithm", "ring",
@@ -326,7 +336,8 @@ def print_predictions(run):
 def print_limits(run):
     cores, threads = run.config.get("cores"), run.options.get("threads") or 1
     if not run.config:
-        print("The options and the number of cores are unknown: add the run's --metrics file.")
+        print("The options and the number of cores are unknown: add the run's --metrics file. (If the run used a GPU, the "
+              "times above say nothing.)")
     elif run.size > 1 and run.size * (threads + 1) > cores:
         print(f"The ranks and their network threads share {cores} cores: work that overlaps slows backward down, so gains "
               "may be smaller. More ranks here would share the same cores.")
@@ -339,11 +350,16 @@ def main():
         print(__doc__.strip())
         sys.exit(0 if paths and paths[0] in ("-h", "--help") else 2)
     try:
-        run = Run(*read_run(paths))
-        if not run.config.get("device", "CPU").startswith("CPU"):
-            print(f"{run.ms['step']:.1f} ms a step. On a GPU, spans show when the host made the calls, not when they "
+        ranks, config = read_run(paths)
+        if any(span.name == "scatter" for lanes in ranks.values() for spans in lanes.values() for span in spans):
+            print("Several devices of one process (02): the run prints the time of each phase, in '== a step takes'.")
+            return
+        if not config.get("device", "CPU").startswith("CPU") and config["rates"]:
+            rate = statistics.median(config["rates"][len(config["rates"]) // 2:])
+            print(f"{1e3 * config['global_batch'] / rate:.1f} ms a step. On a GPU, spans show when the host made the calls, not when they "
                   "ran: NVIDIA's nsys shows that.")
             return
+        run = Run(ranks, config)
         print_time(run)
         print_cause(run)
         if run.size > 1 and run.messages:

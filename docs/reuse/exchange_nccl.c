@@ -47,7 +47,7 @@ void exchange_begin(int argc, char **argv, int *rank, int *size)
 }
 
 // line.c computes on the CPU, to be short, so its numbers are copied to the GPU and back. They are not in pinned memory
-// (cudaMallocHost), so the host waits in both copies. For so few numbers that does not matter. In your program the
+// (cudaMallocHost), so the host may wait in both copies. For so few numbers that does not matter. In your program the
 // gradients are on the GPU already: leave out both copies. An optimizer on the same stream needs no synchronization:
 // only the host must wait, before it reads a number.
 void exchange_sum(float *values, int count)

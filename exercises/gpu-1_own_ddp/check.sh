@@ -56,7 +56,7 @@ for rank in 0 1; do
     equal "a step makes no memory, stream or communicator (rank $rank)" "0 in its steps" \
         "$(sed -n "s/^spy: rank $rank makes //p" two.out)"
 done
-why="NCCL may use its stream and memory until the communicator is gone, so ncclCommDestroy comes first. Then finish
+why="As the task says, finish begins with ncclCommDestroy: what was made last goes first. Then finish
 frees the rest of what start made, each with the call that belongs to it: cudaFree, cudaStreamDestroy."
 for rank in 0 1; do
     equal "finish begins with the communicator (rank $rank)" ncclCommDestroy \

@@ -43,7 +43,7 @@ stream, so it never begins. Which calls have to begin together?"
         LATE=1 learner late 3
         grep ^rank late.out | sort >found
         why="Here rank 0 was late, and a rank passed on numbers that it had not received yet. The calls of a group have
-no order, nor have those of two streams: a turn must begin after both calls of the turn before."
+no order: a turn must begin after both calls of the turn before."
         beside "one of 3 ranks is late: every rank still has all numbers" same "" \
             "$(printf '%-*s' $columns expected)" expected "your ring" found
     fi

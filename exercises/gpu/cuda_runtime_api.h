@@ -44,8 +44,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);   // does not wait: cudaErrorNotReady if the stream has work left
 
-// Both work on the default stream. The host waits for cudaMemcpy, except for a copy on the device. It does not wait for
-// cudaMemset of device memory.
+// Both work on the default stream. The host waits for cudaMemcpy, except for a copy on the device; from memory that
+// is not pinned, only until CUDA has a copy of its own, so another stream may still see the old values. The host does
+// not wait for cudaMemset of device memory.
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemset(void *memory, int value, size_t bytes);
 // The host does not wait for a copy between pinned memory and the GPU. For other host memory, it may wait.

@@ -28,8 +28,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommCount(ncclComm_t comm, int *ranks);
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank);
 
-// All ranks make the same calls in the same order. A call enqueues its work on the stream. It may work in place:
-// from == to or, if one array is longer, the other is this rank's part of it.
+// All ranks make the same calls in the same order. A call enqueues its work on the stream. Calls of a
+// communicator run one after the other, even on different streams; a group is one call. A call may work in place: from
+// == to or, if one array is longer, the other is this rank's part of it.
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,

@@ -74,6 +74,7 @@ typedef struct Block {
     char *p;
     size_t bytes;
     bool pinned;
+    int device;
 } Block;
 enum { FAKE_PAGE = 4096, FAKE_PAGES = 1 << 24 };
 extern char *fake_arena;
@@ -95,6 +96,7 @@ static inline bool fake_on_device(const void *p, size_t bytes)
 static inline void *fake_at(const void *p) { return (char *)(uintptr_t)p + (fake_in_arena(p) ? fake_shift : 0); }
 bool fake_pageable(const void *p);
 bool fake_memory(const void *p, size_t bytes);  // whether all of it is allocated on the device, or pinned
+bool fake_elsewhere(const void *p);             // whether it is memory of a GPU that this thread does not use
 void fake_need(const void *p, size_t bytes, const char *name);      // checks memory that running work uses
 
 // --- streams, events, graphs -----------------------------------------------------------------------------------------

@@ -40,7 +40,6 @@ typedef struct Lane {
     Room *room;
     char *places;               // (size, PLACE)
     int rank, size;             // in the room: a sender is 0, a receiver is 1
-    struct CUevent_st last;     // after the lane's last call. The next one, on any stream, waits for it
 } Lane;
 
 struct ncclComm {
@@ -48,6 +47,7 @@ struct ncclComm {
     Lane lanes[1 + 2 * MAX_RANKS];      // of collectives; of sends to each rank; of receives from each rank
     size_t bytes;               // of the file
     int graphs;
+    struct CUevent_st last;     // after the last call or group. The next one, on any stream, waits for it
     _Atomic bool aborted;
 };
 
@@ -65,7 +65,7 @@ typedef struct Call {
     int round;                  // the room's round in which this rank has arrived
 } Call;
 
-// The calls of a group on one stream.
+// The calls of a group on one communicator.
 typedef struct Group {
     int count;
     Call calls[MAX_CALLS];
@@ -132,7 +132,7 @@ static char *map_file(const char *path, bool make, size_t bytes)
     return map;
 }
 
-static Lane lane_in(char *room, int rank, int size) { return (Lane){ (Room *)room, room + HEADER, rank, size, { 0 } }; }
+static Lane lane_in(char *room, int rank, int size) { return (Lane){ (Room *)room, room + HEADER, rank, size }; }
 
 static void make_lanes(struct ncclComm *comm, const char *path)
 {
@@ -345,27 +345,36 @@ static void run_group(void *arg)
 
 // --- calls ---------------------------------------------------------------------------------------
 
-// Enqueues the group's calls: those of one stream as one piece of work.
+// Enqueues the group's calls: those of one communicator as one piece of work, on the stream of the first. It begins
+// after the earlier work of all their streams, and their later work waits for it.
 static ncclResult_t enqueue(void)
 {
     Group *part = malloc(sizeof *part);
     for (int i = 0; i < group.count; i++) {
+        struct ncclComm *comm = group.calls[i].comm;
         cudaStream_t stream = group.calls[i].stream;
-        if (!stream)
+        if (!comm)
             continue;
         part->count = 0;
+        fake_hold(stream, &comm->graphs);
+        if (comm->last.stream != stream && comm->last.graph == stream->graph)
+            cudaStreamWaitEvent(stream, &comm->last, 0);
         for (Call *c = &group.calls[i]; c < group.calls + group.count; c++) {
-            if (c->stream != stream)
+            if (c->comm != comm)
                 continue;
-            fake_hold(stream, &c->comm->graphs);
-            if (c->lane->last.stream != stream && c->lane->last.graph == stream->graph)
-                cudaStreamWaitEvent(stream, &c->lane->last, 0);
+            if (c->stream != stream) {
+                struct CUevent_st before = { 0 };
+                cudaEventRecord(&before, c->stream);
+                cudaStreamWaitEvent(stream, &before, 0);
+            }
             part->calls[part->count++] = *c;
-            c->stream = NULL;
+            c->comm = NULL;
         }
         fake_do(stream, "NCCL", run_group, part, offsetof(Group, calls) + (size_t)part->count * sizeof(Call));
+        cudaEventRecord(&comm->last, stream);
         for (int k = 0; k < part->count; k++)
-            cudaEventRecord(&part->calls[k].lane->last, stream);
+            if (part->calls[k].stream != stream)
+                cudaStreamWaitEvent(part->calls[k].stream, &comm->last, 0);
     }
     group.count = 0;
     free(part);
@@ -416,6 +425,8 @@ static ncclResult_t call(Kind kind, const void *from, void *to, size_t count, nc
     if ((reads && !fake_memory(a, c.in)) || (kind != SEND && !fake_memory(b, c.out)))
         return REFUSE("%s: the buffer to %s is host memory, or has fewer than %zu values", c.name,
                       reads && !fake_memory(a, c.in) ? "read" : "write", count);
+    if (fake_elsewhere(a) || fake_elsewhere(b))
+        return REFUSE("%s: a buffer is on another GPU: call cudaSetDevice before cudaMalloc", c.name);
     const char *in_place = c.in > c.out ? a + rank * bytes : c.out > c.in ? a - rank * bytes : a;
     if (a && b && a < b + c.out && b < a + c.in && b != in_place)
         return REFUSE("%s: from and to overlap. In place, rank %zu's part begins %zu values after the beginning of the "

@@ -148,6 +148,15 @@ bool fake_memory(const void *p, size_t bytes)
     return is;
 }
 
+bool fake_elsewhere(const void *p)
+{
+    pthread_mutex_lock(&lock);
+    const Block *block = *find(p);
+    bool elsewhere = block && !block->pinned && block->device != current;
+    pthread_mutex_unlock(&lock);
+    return elsewhere;
+}
+
 void fake_need(const void *p, size_t bytes, const char *name)
 {
     if (bytes > 0 && !fake_memory(p, bytes))
@@ -201,7 +210,7 @@ static cudaError_t allocate(void **p, size_t bytes, bool pinned, const char *nam
     pthread_mutex_lock(&lock);
     *p = pinned ? malloc(bytes + 1) : arena_take(bytes);
     memset(fake_at(*p), 0xFF, bytes);
-    *block = (Block){ blocks, *p, bytes, pinned };
+    *block = (Block){ blocks, *p, bytes, pinned, current };
     blocks = block;
     if (!pinned)
         arena_mark(block, block);
