@@ -229,7 +229,7 @@ static bool ends_as_asked(int status)
 // signal. If all ended because of a rank on another machine, returns 1, so they can restart, too.
 static int wait_for_ranks(const Launch *l)
 {
-    int status = 0, first = 0, failed = 0;
+    int status = 0, first = 0, failed = 0, stopped = 0;
     sigprocmask(SIG_UNBLOCK, &held, NULL);  // passes on the signals that came while ranks started
     for (int left = l->ranks; left > 0;) {
         pid_t pid = waitpid(-1, &status, 0);
@@ -242,7 +242,7 @@ static int wait_for_ranks(const Launch *l)
         if (code == 0 || first || over)
             continue;
         if (ends_as_asked(status)) {
-            asked = code - 128;
+            asked = code - 128, stopped = 1;
             continue;                       // the other ranks may still be saving
         }
         alarm(GRACE);                       // kill_ranks runs after GRACE seconds: a rank may hang
@@ -261,7 +261,7 @@ static int wait_for_ranks(const Launch *l)
     send_to_ranks(SIGKILL);
     sigprocmask(SIG_BLOCK, &held, NULL);
     over = 0;
-    return first ? first : failed && asked ? 128 + asked : failed ? EXIT_FAILED : 0;
+    return first ? first : stopped || (failed && asks > 2) ? 128 + asked : failed ? EXIT_FAILED : 0;
 }
 
 // After a failure: waits for 0.5 s, and returns whether to restart.

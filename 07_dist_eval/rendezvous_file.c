@@ -48,7 +48,7 @@ static void write_file(const StoreConfig *c)
     bool ours = read_file(&old, &err);
     if (!ours && old.place.port == 0 && access(path, F_OK) == 0)    // not a rendezvous file
         FAIL_ERROR(&err);
-    bool in_use = ours && tcp_connect(&old.place, 2, &err) >= 0;
+    bool in_use = old.place.port > 0 && tcp_connect(&old.place, 2, &err) >= 0;
     CHECK(!in_use, "choose a different path", "another run has a rendezvous at %s", path);
     snprintf(temporary, sizeof temporary, "%.4000s.XXXXXX", path);
     int file = mkostemp(temporary, O_CLOEXEC);      // creates the file with mode 0600

@@ -16,6 +16,6 @@
 // Call it if config->meet is given, after setting store->rank and store->run. Rank 0 binds its
 // socket, writes a temporary file and renames it, so that no rank reads half a file. The others
 // look for the file in store_join. Ends the program if `meet` is not file:PATH; on rank 0, also if
-// PATH is not a rendezvous file, if it cannot be written, or if this run's rank 0 listens already.
+// PATH is not a rendezvous file, if it cannot be written, or if its run's rank 0 listens.
 void rendezvous_file(const RendezvousConfig *config, bool one_host, StoreConfig *store);
 void rendezvous_file_remove(void);      // removes the file if this process has written it

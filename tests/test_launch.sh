@@ -126,6 +126,12 @@ check "USR1 reaches both" at_last says_times 2 "caught USR1: rank"
 kill -INT $pid
 check "then Ctrl-C" ends 130
 
+# A rank elsewhere fails while all stop. The status must not say that these ranks have stopped as asked.
+begin "$launch" -n 2 -- "$rank" all=catch,sleep1500,exit4
+ready 2
+kill -USR1 $pid
+check "status 4 of all ranks, after USR1" ends 1
+
 # --- restarts --------------------------------------------------------------------------------------------------------
 
 expect 2 "status 2, no restart: " "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2

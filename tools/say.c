@@ -158,8 +158,11 @@ static void speak(Speaker *s)
     for (const char *c = prompt; *c; c++)
         append(s, token_of(s, *c));
     printf("%s", prompt);
-    for (int64_t i = 0; lines < s->config->count && i < (int64_t)LINE * s->config->count; i++) {
+    const int64_t most = (int64_t)LINE * s->config->count;
+    for (int64_t i = 0; lines < s->config->count; i++) {
         int token = draw(s, think(s), i);
+        if (i >= most && (s->bytes[token] & 0xC0) != 0x80)
+            break;                      // not the rest of a UTF-8 character
         append(s, token);
         putchar(s->bytes[token]);
         if (token == line && ++lines > 0)
@@ -190,8 +193,8 @@ int main(int argc, char **argv)
     speaker_open(&speaker, &c, args.rest[0]);
     for (const char *p = c.prompt; *p; p++)
         if (token_of(&speaker, *p) < 0)
-            args_reject(&args, "prompt", "byte 0x%02x ('%c') does not occur in the text that %s was "
-                        "trained on", (unsigned char)*p, *p, args.rest[0]);
+            args_reject(&args, "prompt", "'%.100s': byte 0x%02x does not occur in the text that %s was "
+                        "trained on", c.prompt, (unsigned char)*p, args.rest[0]);
     speak(&speaker);
     return 0;
 }
