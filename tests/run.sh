@@ -34,6 +34,7 @@ left_processes()
 stop_left()
 {
     local pid
+    trap '' PIPE                    # ctest, which reads this output, may be gone
     for pid in $(left_processes); do
         echo "run.sh: left running: $(ps -o pid=,args= -p "$pid")"
         kill -KILL "$pid"

@@ -161,8 +161,8 @@ static void speak(Speaker *s)
     const int64_t most = (int64_t)LINE * s->config->count;
     for (int64_t i = 0; lines < s->config->count; i++) {
         int token = draw(s, think(s), i);
-        if (i >= most && (s->bytes[token] & 0xC0) != 0x80)
-            break;                      // not the rest of a UTF-8 character
+        if (i >= most + 3 || (i >= most && (s->bytes[token] & 0xC0) != 0x80))
+            break;                      // not the rest of a UTF-8 character, at most 3 bytes
         append(s, token);
         putchar(s->bytes[token]);
         if (token == line && ++lines > 0)

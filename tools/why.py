@@ -354,10 +354,10 @@ def main():
         if any(span.name == "scatter" for lanes in ranks.values() for spans in lanes.values() for span in spans):
             print("Several devices of one process (02): the run prints the time of each phase, in '== a step takes'.")
             return
-        if not config.get("device", "CPU").startswith("CPU") and config["rates"]:
-            rate = statistics.median(config["rates"][len(config["rates"]) // 2:])
-            print(f"{1e3 * config['global_batch'] / rate:.1f} ms a step. On a GPU, spans show when the host made the calls, not when they "
-                  "ran: NVIDIA's nsys shows that.")
+        if not config.get("device", "CPU").startswith("CPU"):
+            rates = config["rates"][max(1, len(config["rates"]) // 2):]     # the first one includes the start
+            step = f"{1e3 * config['global_batch'] / statistics.median(rates):.1f} ms a step. " if rates else ""
+            print(f"{step}On a GPU, spans show when the host made the calls, not when they ran: NVIDIA's nsys shows that.")
             return
         run = Run(ranks, config)
         print_time(run)

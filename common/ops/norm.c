@@ -277,11 +277,10 @@ static void gather(Norm *norm)
 // A variance of 0 makes all outputs of a channel beta, and all gradients of its inputs 0.
 static void warn_of_one_value(void)
 {
-    static bool warned;
-    if (!warned && own_rank() == 0)
+    static bool warned;                     // in 02, several threads call this
+    if (!__atomic_test_and_set(&warned, __ATOMIC_RELAXED) && own_rank() == 0)
         WARN("use a larger batch (-b), fewer parts (--accumulate) or, with ranks, --sync-bn",
              "BatchNorm has one value per channel, so the layers before it learn nothing");
-    warned = true;
 }
 
 void norm_forward(const Op *op, const OpArgs *a)
