@@ -467,7 +467,9 @@ if [ "${1:-}" = needs ]; then
     must_be_begun
     [ "$step" != none ] || have mpicc || die "$id needs Open MPI" "./ddp setup installs it"
     # `one`, in exercises/check.sh, runs 01.
-    { ! grep -qwE 'one|know_images' "$exercise/check.sh" || echo 01_single_gpu; printf '%s\n' "$program" "$finished"; } | uniq
+    {   ! grep -qwE 'one|know_images' "$exercise/check.sh" || echo 01_single_gpu
+        printf '%s\n' "$program" "$finished"
+    } | uniq
     exit 0
 fi
 
