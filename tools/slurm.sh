@@ -176,7 +176,9 @@ make_node()
 {
     unshare --mount --net --uts --ipc --pid --fork --kill-child "$self" inside be_node "$1" 9>&- &
     wait_for 10 test -s "$base/pid.node$1"
-    ip link add "node$1" type veth peer name eth0 netns $!
+    # From Debian 13 on, ip looks in /proc for the process; here, /proc still has the numbers outside.
+    unshare --mount bash -c 'mount -t proc proc /proc && exec "$@"' - \
+        ip link add "node$1" type veth peer name eth0 netns $!
     ip link set "node$1" master br0 up
 }
 
