@@ -242,7 +242,8 @@ static int wait_for_ranks(const Launch *l)
         if (code == 0 || first || over)
             continue;
         if (ends_as_asked(status)) {
-            asked = code - 128, stopped = 1;
+            stopped = code;
+            asked = code - 128;
             continue;                       // the other ranks may still be saving
         }
         alarm(GRACE);                       // kill_ranks runs after GRACE seconds: a rank may hang
@@ -261,7 +262,9 @@ static int wait_for_ranks(const Launch *l)
     send_to_ranks(SIGKILL);
     sigprocmask(SIG_BLOCK, &held, NULL);
     over = 0;
-    return first ? first : stopped || (failed && asks > 2) ? 128 + asked : failed ? EXIT_FAILED : 0;
+    if (first || stopped)
+        return first ? first : stopped;
+    return failed && asks > 2 ? 128 + asked : failed ? EXIT_FAILED : 0;
 }
 
 // After a failure: waits for 0.5 s, and returns whether to restart.

@@ -17,7 +17,7 @@ spawn.c 150
 ddp.c 100
 ddp_naive.c 60
 amp.c 175
-launch.c 300
+launch.c 303
 03_ddp_fork 550
 03_ddp_fork:changed 84
 03_ddp_fork:hunks 14
