@@ -98,6 +98,7 @@ expect 3 '$ build/cpu/' ddp run 01 --backend cpu
 CUDA_VISIBLE_DEVICES='' expect 3 '$ build/cpu/' ddp run 01
 rm "$TMP/bin/nvidia-smi"
 CUDA_VISIBLE_DEVICES=0 expect 3 '$ build/cpu/' ddp run 01
+expect 5 '$ build/cuda/' ddp run 01 --backend cuda
 
 # Debian's Fashion-MNIST may or may not be installed here, so the requirement is removed.
 sed -i '/Fashion-MNIST/d' cmake/requirements.txt
