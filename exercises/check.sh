@@ -444,7 +444,8 @@ images()
 # in_a_row FILE [MOST]: the file's first MOST (12) lines in one row, such as "5 2 7 0". Appends "..." if there are more.
 in_a_row()
 {
-    awk -v most="${2:-12}" 'NR <= most { printf "%s%s", sep, $0; sep = " " } END { print NR > most ? " ..." : "" }' "$1"
+    awk -v most="${2:-12}" 'NR <= most { printf "%s%s", sep, $0; sep = " " }
+        END { print (NR > most ? " ..." : "") }' "$1"
 }
 # in_both FILE FILE: how many lines the two files share. Equal lines of a file count once.
 in_both() { sort "$1" | uniq >"$made/a" && sort "$2" | uniq | comm -12 "$made/a" - | wc -l; }

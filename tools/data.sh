@@ -107,7 +107,7 @@ take_from_archive()
         return
     fi
     if [ -d "$file" ]; then
-        (cd "$file" && find . -maxdepth 4 -type f) >"$tmp/list"
+        (cd "$file" && find -L . -maxdepth 4 -type f) >"$tmp/list" || true
     else
         unpack "$file" $archive_limit >"$tmp/archive.tar"
         [ "$(stat -c %s "$tmp/archive.tar")" -le $archive_limit ] ||
@@ -120,6 +120,7 @@ take_from_archive()
         member=$(grep -E "(^|/)${name//./\\.}(\.gz)?$" "$tmp/list" || true)
         [ -n "$member" ] || die "$file: it contains no $name; nothing was changed" "$set consists of $(wanted)"
         [ "$(wc -l <<<"$member")" = 1 ] || die "$file: it contains more than one $name; nothing was changed"
+        [ ! -d "$file" ] || [ -r "$file/$member" ] || die "$file: you may not read ${member#./}; nothing was changed"
         if [ -d "$file" ]; then cat "$file/$member"; else tar -xOf "$tmp/archive.tar" --no-wildcards -- "$member"; fi \
             2>"$tmp/log" | head -c $((2 * bytes + 1)) >"$tmp/member" || true
         if [[ $member == *.gz ]]; then

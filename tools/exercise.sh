@@ -193,11 +193,13 @@ chosen_plan() { grep -m 1 -xE 'hour|half|day|two|nccl' "$work/.state/plan" 2>/de
 # in_chosen_plan: the same for the plan that the learner chose; for "two", the exercises of both days
 in_chosen_plan() { [ "$(chosen_plan)" != two ] || in_plan day; in_plan "$(chosen_plan)"; }
 
+may_not_write() { die "you may not write to $work" "DDP_EXERCISES_WORK=FOLDER chooses a different folder"; }
+
 cmd_plan() # [NAME]
 {
     local solved count minutes day days
     if [ -n "${1:-}" ]; then
-        mkdir -p "$work/.state"
+        mkdir -p "$work/.state" || may_not_write
         echo "$1" >"$work/.state/plan"
     fi
     days=$(chosen_plan)
@@ -216,7 +218,7 @@ cmd_start()
     if [ -d "$copy" ]; then
         say "You have already started $id, so your copy was kept. ./ddp exercise reset $id starts again."
     else
-        mkdir -p "$work" || die "$work: cannot create this folder" "DDP_EXERCISES_WORK=FOLDER chooses a different one"
+        mkdir -p "$work" || may_not_write
         rm -rf "$work/.new-$id"
         copy_step "$work/.new-$id" "$exercise/change.patch"
         { printf '%s\n' -std=gnu11 -D_GNU_SOURCE "-I$root/common" "-I$exercises/gpu" -Wall -Wextra -fopenmp
@@ -417,7 +419,7 @@ cmd_reset()
     if [ -z "$yes" ]; then
         [ -t 0 ] || die_usage "reset: would delete what you wrote in $(here "$copy")" \
             "to delete it: ./ddp exercise reset $id --yes"
-        read -r -p "Delete what you wrote in $(here "$copy")? [y/N] " answer
+        read -r -p "Delete what you wrote in $(here "$copy")? [y/N] " answer || answer=
         [[ $answer == [yY]* ]] || die "nothing was changed"
     fi
     rm -rf "$copy" "$state" "$work/.build/$id"
@@ -456,6 +458,7 @@ parse()
     *) die_usage "exercise: there is no command '$command'" "./ddp exercise help" ;;
     esac
     [ -z "$unknown" ] || die_usage "exercise $command: unknown option $unknown" "./ddp exercise help"
+    [[ $command == @(list|task|answer) || ! -e $work || -w $work ]] || may_not_write
     [[ $command == @(list|plan) ]] || choose "$typed"
 }
 

@@ -37,7 +37,7 @@ count_gpus()
     case ${CUDA_VISIBLE_DEVICES-all} in
     '' | -*) echo 0 ;;
     all) nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true ;;
-    *) tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c . ;;
+    *) tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c . || true ;;
     esac
 }
 

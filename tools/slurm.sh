@@ -175,7 +175,7 @@ make_head()
 make_node()
 {
     unshare --mount --net --uts --ipc --pid --fork --kill-child "$self" inside be_node "$1" 9>&- &
-    wait_for 10 test -s "$base/pid.node$1"
+    wait_for 10 test -s "$base/pid.node$1" || die "slurm: node$1 did not start within 10 s"
     # From Debian 13 on, ip looks in /proc for the process; here, /proc still has the numbers outside.
     unshare --mount bash -c 'mount -t proc proc /proc && exec "$@"' - \
         ip link add "node$1" type veth peer name eth0 netns $!
@@ -286,7 +286,7 @@ check_spaces()
 # Locks $dir/slurm.lock as descriptor 9, which exec keeps.
 take_lock()
 {
-    mkdir -p "$dir"
+    mkdir -p "$dir" || die "slurm: cannot create this folder" "DDP_SLURM_DIR chooses another"
     dir=$(cd "$dir" && pwd -P)
     while :; do
         mkdir -p "$dir"
@@ -449,6 +449,7 @@ cmd_down()
 {
     [ $# = 0 ] || wrong "down: takes no arguments"
     runs || die "slurm: no cluster runs in $dir"
+    [ -s "$dir/keeper" ] || die "slurm: the cluster in $dir is not ready yet"
     kill -KILL "$(cat "$dir/keeper")" || die "slurm: the cluster in $dir belongs to another user"
     flock -w 15 "$dir/slurm.lock" rm -f "$dir/keeper" "$dir/cluster" "$dir/slurm.lock" ||
         die "slurm: a process of the cluster in $dir does not exit"
