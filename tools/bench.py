@@ -609,7 +609,8 @@ def bench_launch(b):
                                    "launch": lambda: kill_to_next_step(ours, ours_environment())})
     ended = {name: [seconds for seconds in times if seconds < math.inf] for name, times in again.items()}
     lost = [f"In {b.rounds - len(times)} of {b.rounds} runs of `{name}`, the restarted ranks had no step within two "
-            "minutes. The median is that of the other runs." for name, times in ended.items() if len(times) < b.rounds]
+            "minutes." + " The median is that of the other runs." * bool(times)
+            for name, times in ended.items() if len(times) < b.rounds]
     rows.append(against("one of 2 ranks is killed: to the end of the next step",
                         *(median(times or [math.inf]) for times in ended.values()), 2))
     b.write(heading(b, b.torch_version()) + " ResNet-18, 3x32x32, global batch 256, after the kill 64; no checkpoint.",
