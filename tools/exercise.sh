@@ -199,8 +199,7 @@ cmd_plan() # [NAME]
 {
     local solved count minutes day days
     if [ -n "${1:-}" ]; then
-        mkdir -p "$work/.state" || may_not_write
-        echo "$1" >"$work/.state/plan"
+        { mkdir -p "$work/.state" && echo "$1" >"$work/.state/plan"; } || may_not_write
     fi
     days=$(chosen_plan)
     [ "$days" != two ] || days="day two"
@@ -458,7 +457,7 @@ parse()
     *) die_usage "exercise: there is no command '$command'" "./ddp exercise help" ;;
     esac
     [ -z "$unknown" ] || die_usage "exercise $command: unknown option $unknown" "./ddp exercise help"
-    [[ $command == @(list|task|answer) || ! -e $work || -w $work ]] || may_not_write
+    [[ $command == @(list|plan|task|answer) || ! -e $work || -w $work ]] || may_not_write
     [[ $command == @(list|plan) ]] || choose "$typed"
 }
 

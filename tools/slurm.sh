@@ -286,7 +286,7 @@ check_spaces()
 # Locks $dir/slurm.lock as descriptor 9, which exec keeps.
 take_lock()
 {
-    mkdir -p "$dir" || die "slurm: cannot create this folder" "DDP_SLURM_DIR chooses another"
+    mkdir -p "$dir" || die "slurm: $dir: cannot create this folder" "DDP_SLURM_DIR chooses another"
     dir=$(cd "$dir" && pwd -P)
     while :; do
         mkdir -p "$dir"
