@@ -316,6 +316,17 @@ TEST(a_death_is_named_before_others_end)
     EXPECT(test_times(said, wanted) == 1, "not once \"%s\": %s", wanted, said);
 }
 
+// Rank 0 is done long before rank 1, which must not find it lost.
+static void late(World *world) { sleep_ms(3000 * world->rank); }
+
+TEST(rank_0_waits_for_a_rank_that_ends_late)
+{
+    stage(2, 40);
+    enter(as(0), late);
+    enter(as(1), late);
+    all_end(0);
+}
+
 // The run ends because of rank 1. A replacement of rank 2 must wait for the next start, and not complete this one.
 TEST(nobody_joins_a_run_that_has_lost_a_rank)
 {

@@ -233,7 +233,7 @@ void store_leave(World *world)
     Store *s = world->store;
     progress_done();
     if (s->rank == 0) {
-        store_await_leaving(2);
+        store_await_leaving(30);        // if it left first, their next beats would find it lost
         return;
     }
     beat(s);
