@@ -9,6 +9,7 @@
 //                                     comm_send and comm_receive
 //   returned YES                      1: the hook returned although its stream stood still
 #include "check.h"
+#include "clock.h"
 #include "ddp.h"
 #include "wrap.h"
 
@@ -70,14 +71,32 @@ static void try_count(Comm *comm, Stream *stream, size_t count)
     free(values);
 }
 
-static atomic_bool returned;
+static atomic_bool in_hook, waits;
 
-// A task that stops the stream until the hook has returned, or for 2.5 s. Sets *in_time: whether the hook has returned.
+static void host_waits(void) { waits = waits || in_hook; }
+
+WRAPPED(stream_sync);
+void __wrap_stream_sync(Stream *stream)
+{
+    host_waits();
+    __real_stream_sync(stream);
+}
+
+WRAPPED(event_sync);
+void __wrap_event_sync(Event *event)
+{
+    host_waits();
+    __real_event_sync(event);
+}
+
+// A task that stops the stream until the hook has returned or waits for the stream, for at most 2.5 s. Sets *in_time:
+// whether the hook has returned.
 static void stand_still(void *in_time)
 {
-    for (int i = 0; i < 2500 && !returned; i++)
+    double begin = clock_now();
+    while (in_hook && !waits && clock_now() < begin + 2.5)
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
-    **(bool **)in_time = returned;
+    **(bool **)in_time = !in_hook;
 }
 
 static void try_to_return(Comm *comm, Stream *stream)
@@ -85,9 +104,10 @@ static void try_to_return(Comm *comm, Stream *stream)
     static float values[8];
     bool in_time = false, *result = &in_time;
     adding = 0;
+    in_hook = true;
     stream_enqueue(stream, stand_still, &result, sizeof result);
     hook(hook_arg, comm, stream, values, 8);
-    returned = true;
+    in_hook = false;
     stream_sync(stream);
     fprintf(out, "returned %d\n", in_time);
 }

@@ -3,7 +3,8 @@
 # counted. Four ranks must not wait for each other in a chain, nor the host for the ring. The losses of 3 ranks are
 # compared with those of comm_all_reduce.
 # fails with: 2 ranks add up 8 numbers
-build --with check.c --wrap ddp_set_hook --wrap comm_send --wrap comm_receive
+build --with check.c --wrap ddp_set_hook --wrap comm_send --wrap comm_receive --wrap stream_sync \
+    --wrap event_sync
 train_a_little=(--train-samples 24 --bucket-mb 0.1)
 
 # numbers FILE COUNT COLUMN: prints this column of check.c's lines "number COUNT ...", in a row.

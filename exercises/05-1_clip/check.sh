@@ -3,7 +3,7 @@
 # gradients would differ. In f32, --loss-scale must not change the losses. A spy (check.c) counts calls that read all
 # gradients, and in the runs of two ranks delays them so that gradients that still travel would be changed.
 # fails with: in fp16 the norm does not include the loss scale
-build --with check.c --wrap gradients_norm --wrap gradients_unscale --wrap comm_all_reduce
+build --with check.c --wrap gradients_norm --wrap gradients_unscale --wrap comm_all_reduce --wrap values_scale
 same=(--clip-norm 0.5 --seed 5)
 norms() { values "$1" step gradient_norm; }
 # calls NAME: how often the run computed the norm, and how often it unscaled

@@ -2,19 +2,23 @@
 // all layers. If OVERFLOW_ALONE is set, only the first gradient of a layer is infinite: in step 2 that
 // of the layer whose gradients are final first, in step 3 that of the next layer, and so on. If
 // CHECKED is set, writes the number of gradients of each gradients_check to the file CHECKED.RANK,
-// as a fraction of all. If LATE is set, each message travels 20 ms longer.
+// as a fraction of all. If LATE is set, the messages of a step wait until ddp_wait is called, or until
+// gradients have been checked: a check before ddp_wait then never sees the average.
+#include "clock.h"
 #include "ddp.h"
 #include "model.h"
 #include "ops.h"
 #include "wrap.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 static Model *model;
 static int steps, layers;       // steps that have begun; layers of this step whose gradients are final
+static atomic_bool hold;        // messages wait
 
 static bool is_rank_1(void)
 {
@@ -38,6 +42,7 @@ void __wrap_loss_cross_entropy(Ops *ops, int rows, int classes, const float *log
     if (dlogits) {
         steps++;
         layers = 0;
+        hold = getenv("LATE");
     }
     if (dlogits && step && is_rank_1() && steps == atoi(step))
         dlogits[0] = INFINITY;
@@ -51,16 +56,23 @@ void __wrap_ddp_ready(void *arg, size_t offset, size_t count)
     __real_ddp_ready(arg, offset, count);
 }
 
-static void nap(void *arg)
+WRAPPED(ddp_wait);
+void __wrap_ddp_wait(Ddp *ddp)
 {
-    nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+    hold = false;
+    __real_ddp_wait(ddp);
+}
+
+static void be_late(void *arg)
+{
+    for (double begin = clock_now(); hold && clock_now() < begin + 2;)
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 }
 
 WRAPPED(comm_all_reduce);
 void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
-    if (getenv("LATE"))
-        stream_enqueue(stream, nap, NULL, 0);
+    stream_enqueue(stream, be_late, NULL, 0);
     __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
@@ -79,4 +91,5 @@ void __wrap_gradients_check(Ops *ops, size_t count, const float *grads, Scalars 
         fflush(out);        // if count is too large, gradients_check may crash
     }
     __real_gradients_check(ops, count, grads, scalars, stats);
+    hold = false;
 }

@@ -5,7 +5,7 @@
 # gradients, too.
 # fails with: rank 0 skips the step in which rank 1's gradients overflow
 build --with check.c --wrap loss_cross_entropy --wrap model_new --wrap ddp_ready --wrap gradients_check \
-    --wrap comm_all_reduce
+    --wrap comm_all_reduce --wrap ddp_wait
 same=(--amp fp16 --train-samples 128 --seed 5 --timeout 5)
 
 CHECKED=checked learner calm 2 "${same[@]}" --trace calm.json
@@ -19,7 +19,7 @@ why="Which gradients do all ranks have anyway? An overflow on one rank also show
 equal "no message is added" "$(all_calls right.json) calls" "$(all_calls calm.json) calls"
 
 export OVERFLOW_IN_STEP=5
-# Messages are late. So a check before ddp_wait never sees the average.
+# Messages are late (check.c). So a check before ddp_wait never sees the average.
 LATE=1 try_learner two 2 "${same[@]}"
 printf '%s\n' 0 0 0 0 1 1 1 1 >expected
 for rank in 0 1; do

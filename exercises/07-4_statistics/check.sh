@@ -3,7 +3,7 @@
 # delays broadcasts, and reports each rank's share of the test images. Training must be that of the finished program,
 # and the run may have at most two more collective calls.
 # fails with: 2 ranks print the result of the model they save
-build --with check.c --wrap loader_start --wrap comm_broadcast
+build --with check.c --wrap loader_start --wrap model_forward --wrap comm_broadcast
 same=(--arch convnet --test-samples 40 --seed 5 --lr 0.003)
 for n in 2 3; do
     learner run$n $n "${same[@]}" --save $n.st --trace run$n.json
