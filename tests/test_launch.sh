@@ -103,7 +103,10 @@ asked()
         [ $i = 1 ] || check "$1, $((i - 1)) times: still running" test "$(left | wc -l)" = 3
         begun=$EPOCHREALTIME
         kill -"$1" $pid
-        [ $i = "$2" ] || sleep 0.2      # two pending signals would merge into one
+        if [ $i != "$2" ]; then         # two pending signals would merge into one
+            sleep 0.2
+            until_so 20 grep -qE "^ShdPnd:[[:space:]]*0+$" /proc/$pid/status
+        fi
     done
     check "$1: status $3" ends "$3"
     check "$1: in time" within 0 "$4"

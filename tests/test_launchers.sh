@@ -74,7 +74,7 @@ one_host()
     check "mpirun ends with the killed rank's status" test $? = 137
     by_mpirun -np 3 "$train" "${twenty[@]}" --max-steps 1000000 --epochs 1000000 >orphaned 2>&1 &
     started orphaned
-    check "mpirun is killed" pkill -KILL -f -- "^(mpirun|prterun) .*--epochs 1000000"
+    check "mpirun is killed" pkill -KILL -f -- "^(mpirun|prterun) .*$train .*--epochs 1000000"
     wait $!
     check "no rank outlives its mpirun" until_so 10 not pgrep -f -- "^$train .*--epochs 1000000"
 }

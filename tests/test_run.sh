@@ -10,7 +10,7 @@ expect 3 "" run 5 sh -c 'exit 3'
 expect 77 "" run 5 sh -c 'exit 77'
 expect 0 "/" run 5 sh -c 'touch "$TMP/file" && echo "$TMP"'
 check "its scratch directory is gone" test ! -e "$(cat "$TMP/output")"
-expect 124 "stopped after 1 s" run 1 sleep 20
+expect 124 "stopped after 1 s" run 1 sleep 600
 expect 124 "left running:" run 1 sh -c 'sleep 20; true'
 expect 1 "left running:" run 5 sh -c "setsid sleep 20.$$ >/dev/null 2>&1 & echo started"
 check "the process is stopped" until_so 10 not pgrep -f "^sleep 20[.]$$\$"

@@ -29,15 +29,15 @@ dies()
     on_head sbatch --export=NONE -N 2 --output=/dev/null --wrap "srun /bin/sleep $nap" >/dev/null
     check "$1: a job" until_so 10 sleeping
     kill -KILL "$2"
-    check "$1: nothing is left" until_so 2 gone
-    check "$1: the job is also gone" until_so 2 not sleeping
+    check "$1: nothing is left" until_so 10 gone
+    check "$1: the job is also gone" until_so 10 not sleeping
 }
 
 cluster_up 2 || exit 1
 expect 0 "" on_head srun -N 2 -l hostname
 check "each node has its name" test "$(sort "$TMP/output" | paste -sd' ')" = "0: node1 1: node2"
 expect 0 "" "$slurm" down
-check "nothing is left" until_so 2 gone
+check "nothing is left" until_so 10 gone
 check "nor a file" test ! -e "$DDP_SLURM_DIR"
 
 {   # hides the shell's reports of killed processes

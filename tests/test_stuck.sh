@@ -27,23 +27,24 @@ pipe()
     { two "${long[@]}" --timeout 2 2>pipe.err; echo "status $?"; } | { head -3; sleep 5; tail -1; }
     cat pipe.err
 }
-pause()         # a stopped rank, for 13 s
+said() { until_so 60 grep -qE "$2" "$1"; }      # said FILE WORDS: waits until they are there
+pause()         # a rank is stopped until rank 0 says so
 {
     two "${long[@]}" --save "$TMP/pause.st" >pause.run 2>&1 &
     until_so 30 grep -q 'step: \[ *5/' pause.run
     kill -STOP "$(rank1 pause)"
-    sleep 13
+    said pause.run "no rank has made progress"
     kill -CONT "$(rank1 pause)"
     wait $!
     echo "status $?"
     cat pause.run
 }
-# late RANK: starts RANK, and the other rank 12 s later.
+# late RANK: starts RANK, and the other rank when the first has said that it waits.
 late()
 {
     local port=$((port + $1)) status=0
     by_hand "$1" 2 timeout -k 5 60 "$train" "${long[@]}" --max-steps 5 2>&1 &
-    sleep 12
+    said "late_$1.out" "ranks connected within|could not join rank 0"
     by_hand $((1 - $1)) 2 timeout -k 5 60 "$train" "${long[@]}" --max-steps 5 || status=$?
     wait $! || status=$?
     echo "status $status"
@@ -72,6 +73,6 @@ says pipe "status 0" && silent pipe
 says pause "status 0"
 once pause "no rank has made progress for 1[0-9.]+ s; all wait for rank 1 of 2 \(.*\): stopped or cut off, silent for "
 once pause "hint: the run ends after 300 s without progress \(--timeout\)"
-says late_0 "status 0" && once late_0 "only 1 of 2 ranks connected within 10[.0-9]* s; waiting for rank 1$"
+says late_0 "status 0" && once late_0 "only 1 of 2 ranks connected within 1[.0-9]* s; waiting for rank 1$"
 says late_1 "status 0" && once late_1 "rank 1 of 2 could not join rank 0 within 1[.0-9]* s, and tries again: .*refused"
 test_done
