@@ -27,5 +27,5 @@ void store_gather(const World *world, const char *what, const void *mine, size_t
 // Ends all ranks. Rank 0 calls it after printing why; on other ranks the call waits for that end.
 void store_end_run(const World *world) __attribute__((noreturn));
 // Marks this rank as done: from now on the end of its process is not a death. Rank 0 waits up to
-// 2 s for the others.
+// 30 s for the others.
 void store_leave(World *world);

@@ -54,4 +54,3 @@ void __wrap_values_scale(Stream *stream, float *values, size_t count, float fact
     if (factor != 1)
         __real_values_scale(stream, values, count, factor);
 }
-

@@ -72,7 +72,8 @@ static void be_late(void *arg)
 WRAPPED(comm_all_reduce);
 void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
-    stream_enqueue(stream, be_late, NULL, 0);
+    if (getenv("LATE"))
+        stream_enqueue(stream, be_late, NULL, 0);
     __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
