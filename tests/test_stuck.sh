@@ -73,6 +73,6 @@ says pipe "status 0" && silent pipe
 says pause "status 0"
 once pause "no rank has made progress for 1[0-9.]+ s; all wait for rank 1 of 2 \(.*\): stopped or cut off, silent for "
 once pause "hint: the run ends after 300 s without progress \(--timeout\)"
-says late_0 "status 0" && once late_0 "only 1 of 2 ranks connected within 1[.0-9]* s; waiting for rank 1$"
+says late_0 "status 0" && once late_0 "only 1 of 2 ranks connected within 1[0-9][.0-9]* s; waiting for rank 1$"
 says late_1 "status 0" && once late_1 "rank 1 of 2 could not join rank 0 within 1[.0-9]* s, and tries again: .*refused"
 test_done

@@ -18,7 +18,7 @@
 
 static Model *model;
 static int steps, layers;       // steps that have begun; layers of this step whose gradients are final
-static atomic_bool hold;        // messages wait
+static atomic_bool hold;        // late messages wait
 
 static bool is_rank_1(void)
 {
@@ -42,7 +42,7 @@ void __wrap_loss_cross_entropy(Ops *ops, int rows, int classes, const float *log
     if (dlogits) {
         steps++;
         layers = 0;
-        hold = getenv("LATE");
+        hold = true;
     }
     if (dlogits && step && is_rank_1() && steps == atoi(step))
         dlogits[0] = INFINITY;
