@@ -61,8 +61,8 @@ static void crash(const char *what)
     for (int signal = 1; signal < NSIG; signal++)
         if (sigabbrev_np(signal) && strcmp(what, sigabbrev_np(signal)) == 0)
             kill(pid, signal);
-    if (pid != getpid())        // give the other process time to react before this one continues
-        usleep(300 * 1000);
+    if (pid != getpid())        // give the other process time to react; a signal from it ends this sleep
+        sleep(2);
     if (strncmp(what, "EXIT", 4) == 0)
         _exit(atoi(what + 4));
     hangs = strcmp(what, "HANG") == 0;
